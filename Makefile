@@ -1,0 +1,62 @@
+# Needs Python >= 3.11 with pip, and make. Everything is installed into .venv.
+# On Linux a plain torch brings CUDA along; for the much smaller CPU build, set
+# PIP_EXTRA_INDEX_URL to PyTorch's CPU index, as .github/workflows/test.yml does.
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+INSTALLED := $(VENV)/.installed
+BENCH_INSTALLED := $(VENV)/.installed-bench
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help install demo test lint types tests format bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' Makefile
+
+install: $(INSTALLED) ## set up .venv with all that demo and test need
+
+demo: $(INSTALLED) ## run the demonstration
+	$(BIN)/python examples/demo.py
+
+test: lint types tests ## lint, types and tests: what must pass before a change lands
+
+lint: $(INSTALLED) ## check the style and the formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(INSTALLED) ## check the types
+	$(BIN)/mypy
+
+tests: $(INSTALLED) ## run the tests (PYTEST_ARGS="-k lasso" chooses among them)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+format: $(INSTALLED) ## put the code into shape
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(BENCH_INSTALLED) ## install the peers and measure against them
+	$(BIN)/python benchmarks/lasso.py
+	$(BIN)/python benchmarks/robust.py
+
+clean: ## remove caches and build products, but keep .venv
+	rm -rf build dist pursuit-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . \( -name .git -o -path ./$(VENV) \) -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit("pursuit needs Python >= 3.11, but $(PYTHON) is %d.%d; try make PYTHON=python3.11" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+
+# The stamps spare a second run the installation. The interpreter is order-only, since the
+# time of the file behind its link says nothing about what is installed.
+$(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) install -c constraints.txt -e ".[dev,demo,plots]"
+	@touch $@
+
+$(BENCH_INSTALLED): $(INSTALLED)
+	$(PIP) install -c constraints.txt -e ".[bench]"
+	@touch $@
