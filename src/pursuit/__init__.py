@@ -1,0 +1,50 @@
+"""pursuit: sparse and low-rank models, their exact solvers, and encoders that replace them.
+
+The public names are resolved when they are first used, so that ``import pursuit`` is quick and
+does not load torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import models as models
+    from . import penalties as penalties
+    from .certificates import certify as certify
+    from .certificates import certify_low_rank as certify_low_rank
+    from .models import Parts as Parts
+    from .solvers.nuclear import robust_pca as robust_pca
+    from .solvers.solution import Solution as Solution
+    from .solvers.solve import solve as solve
+
+__version__ = "0.1.0"
+
+#: each public name and the module that it comes from
+_NAMES = {
+    "Parts": ".models",
+    "Solution": ".solvers.solution",
+    "certify": ".certificates",
+    "certify_low_rank": ".certificates",
+    "robust_pca": ".solvers.nuclear",
+    "solve": ".solvers.solve",
+}
+_MODULES = ("models", "penalties")
+
+__all__ = ["Parts", "Solution", "certify", "certify_low_rank", "models", "penalties"]
+__all__ += ["robust_pca", "solve"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f".{name}", __name__)
+    if name in _NAMES:
+        value = getattr(import_module(_NAMES[name], __name__), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -1,0 +1,147 @@
+"""Checks of what a user hands in, shared by every public entry.
+
+Each failure is one sentence: what was given, what is allowed, what to do. Nothing here
+knows of penalties or models; every other module may import this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+ArrayLike = Tensor | np.ndarray[Any, Any] | Sequence[Any] | float
+
+FLOATS = (torch.float32, torch.float64)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def as_float_matrix(values: ArrayLike, name: str, columns: str) -> Tensor:
+    """A finite, non-empty float32 or float64 matrix, or an error that says what is wrong.
+
+    A tensor is returned as it is; anything else is copied, so later changes of the caller's
+    array do not reach us.
+    """
+    matrix = values if isinstance(values, Tensor) else _tensor_from(values, name)
+    if matrix.dtype not in FLOATS:
+        raise TypeError(
+            f"{name} must be float32 or float64, got {dtype_name(matrix.dtype)}; "
+            f"convert it, for example with {name}.to(torch.float32)"
+        )
+    if matrix.ndim != 2:
+        raise ValueError(
+            f"{name} must have two dimensions (rows, {columns}), got shape {tuple(matrix.shape)}"
+            + (f"; for a single row pass {name}[None]" if matrix.ndim == 1 else "")
+        )
+    if matrix.numel() == 0:
+        raise ValueError(f"{name} is empty, got shape {tuple(matrix.shape)}")
+    if not is_meta(matrix) and not bool(torch.isfinite(matrix.detach()).all()):
+        raise ValueError(f"{name} contains NaN or infinite values; remove or mask them first")
+    return matrix
+
+
+def as_signals(
+    values: ArrayLike, features: int, device: torch.device, mask: ArrayLike | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """The signals and their mask, checked; unobserved entries are set to zero.
+
+    Zero is harmless there, since the mask keeps them out of every data term, and it lets a
+    user mark what is missing by NaN.
+    """
+    observed = None
+    if mask is not None:
+        observed = mask if isinstance(mask, Tensor) else torch.tensor(np.asarray(mask))
+        if observed.dtype != torch.bool:
+            raise TypeError(
+                f"mask must be boolean (True where observed), got {dtype_name(observed.dtype)}"
+            )
+        raw = values if isinstance(values, Tensor) else _tensor_from(values, "x")
+        if observed.shape != raw.shape:
+            raise ValueError(
+                f"mask must have the shape of x {tuple(raw.shape)}, got {tuple(observed.shape)}"
+            )
+        require_device(observed, raw.device, "mask", "x")
+        values = raw.masked_fill(~observed, 0) if raw.dtype in FLOATS else raw
+    x = as_float_matrix(values, "x", "features")
+    require_width(x, features, "x", "features", "the dictionary")
+    require_device(x, device, "x", "the model")
+    return x, observed
+
+
+def as_codes(values: ArrayLike, rows: int, x: Tensor, size: int, name: str = "codes") -> Tensor:
+    """Codes for the signals `x`: same number of rows, device and dtype."""
+    codes = as_float_matrix(values, name, "coefficients")
+    require_width(codes, size, name, "coefficients", "the model")
+    if codes.shape[0] != rows:
+        raise ValueError(
+            f"{name} must have one row per signal ({rows}), got {codes.shape[0]} rows"
+        )
+    require_device(codes, x.device, name, "x")
+    return codes.to(x.dtype)
+
+
+def require_width(matrix: Tensor, width: int, name: str, what: str, owner: str) -> None:
+    if matrix.shape[-1] != width:
+        raise ValueError(f"{name} has {matrix.shape[-1]} {what}, but {owner} has {width}")
+
+
+def require_device(tensor: Tensor, device: torch.device, name: str, owner: str) -> None:
+    if tensor.device != device:
+        raise ValueError(
+            f"{name} is on {tensor.device}, but {owner} is on {device}; move one of them with .to()"
+        )
+
+
+def as_weight(value: ArrayLike, name: str, *, positive: bool = False) -> Tensor:
+    """A non-negative weight (a scalar or a vector), kept in float64 whatever the data's dtype."""
+    tensor = value if isinstance(value, Tensor) else _tensor_from(value, name)
+    if tensor.dtype == torch.bool or tensor.is_complex():
+        raise TypeError(f"{name} must be a real number or a vector of them, got {tensor.dtype}")
+    tensor = tensor.to(torch.float64)
+    if tensor.ndim > 1:
+        raise ValueError(f"{name} must be a number or a vector, got shape {tuple(tensor.shape)}")
+    if tensor.numel() == 0:
+        raise ValueError(f"{name} is empty")
+    values = tensor.detach()
+    bad = ~torch.isfinite(values) | ((values <= 0) if positive else (values < 0))
+    if bool(bad.any()):
+        first = values.reshape(-1)[bad.reshape(-1)][0].item()
+        raise ValueError(
+            f"{name} must be {'positive' if positive else 'non-negative'} and finite, got {first:g}"
+        )
+    return tensor
+
+
+def as_number(value: float, name: str) -> float:
+    """A non-negative number."""
+    weight = as_weight(value, name)
+    if weight.ndim != 0:
+        raise ValueError(f"{name} must be one number, got shape {tuple(weight.shape)}")
+    return float(weight)
+
+
+def require_choice(value: str, allowed: Sequence[str], name: str) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+
+
+def is_meta(tensor: Tensor) -> bool:
+    """A tensor without data (shape inference): its values cannot be looked at."""
+    return tensor.device.type == "meta"
+
+
+def _tensor_from(values: Any, name: str) -> Tensor:
+    """A copy of what is not a tensor yet. A NumPy array keeps its dtype; Python floats carry
+    none of their own and are read in double precision."""
+    try:
+        return torch.from_numpy(np.array(values))
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"{name} must be a tensor or an array of numbers, got {type(values).__name__}"
+        ) from error

@@ -1,0 +1,302 @@
+r"""Certificates: how far a code can be from the optimum, proved by a dual point.
+
+Derivation, for one row. Write the problem as
+
+    F(z) = 1/2 ||x - z D||^2 + h(z),        h(z) = 1/2 sum_i c_i z_i^2 + g(z)
+
+with curvature c >= 0 and g positively homogeneous. For every nu in R^m Fenchel's inequality
+gives the lower bound ``F(z*) >= nu'x - 1/2 ||nu||^2 - h*(u)``, where ``u = D nu``. With the
+residual ``r = x - z D`` the difference of F(z) to that bound can be written as
+
+    gap = 1/2 ||r - nu||^2 + [ h(z) + h*(u) - z'u ],
+
+a sum of terms none of which can be negative (Fenchel-Young), so nothing cancels and the gap of
+an optimal code is zero up to rounding (for which a few units in the last place of F are
+added). It remains to choose nu close to r with h*(u) finite:
+
+* *penalised, no curvature* (Lasso, groups, trees): h*(u) is 0 on C = {u : u'z <= g(z)} and
+  inf outside. Scaling ``nu = k r`` with ``k = 1 / max(1, gauge(u))`` gets there.
+* *penalised, with curvature* (an elastic net): append ``-sqrt(c_i) z_i`` to the residual, which
+  turns the ridge into data; then as before with u_i replaced by ``u_i - c_i z_i``.
+* *not penalised, with curvature* (the scores of robust PCA): ``h*(u) = u_i^2 / (2 c_i)``,
+  or ``max(u_i, 0)^2 / (2 c_i)`` if z_i >= 0: finite for every u.
+* *not penalised, z_i >= 0* (NMF without ridge): u_i <= 0 is needed, and no scaling reaches it.
+  Shift ``nu = r + tau d`` along a direction with ``D_i d < 0`` for all those atoms; one exists
+  unless zero is in the convex hull of the atoms, and is found by non-negative least squares.
+* *not penalised, free* (least squares): u_i = 0 is needed. Project r onto the orthogonal
+  complement of those atoms; this is exact up to the rounding of float64.
+
+Where an identity stands in the dictionary (robust PCA), its u is nu itself, and clipping nu to
+[-lam, lam] is closer to r than scaling it. If no feasible point is found the gap is inf.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ._checks import ArrayLike, as_codes, as_float_matrix, as_signals, as_weight
+from .models import RobustPCA, SparseModel
+
+__all__ = ["Certificate", "certify", "certify_low_rank", "is_met"]
+
+#: rows that are certified at a time, so that float64 copies of a big batch are never made
+TILE = 4096
+
+
+def certify(
+    model: SparseModel, x: ArrayLike, codes: ArrayLike, mask: ArrayLike | None = None
+) -> Tensor:
+    """An upper bound of ``objective(codes) - optimum`` for each row, in float64.
+
+    The codes are taken as they are. The bound is inf where no certificate exists: where a
+    constraint is broken, or no dual feasible point is found.
+
+    Parameters
+    ----------
+    model
+        The model whose optimum is meant.
+    x
+        Signals, shape (n, m).
+    codes
+        Codes, shape (n, q).
+    mask
+        Optional, True where x is observed.
+
+    Returns
+    -------
+    Tensor
+        The gap of each row, shape (n,), float64, absolute.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from pursuit.models import Lasso
+    >>> model = Lasso(torch.eye(2), lam=1.0)
+    >>> certify(model, torch.tensor([[3.0, 0.5]]), torch.tensor([[2.0, 0.0]])) < 1e-12
+    tensor([True])
+    """
+    signals, observed = as_signals(x, model.features, model.device, mask)
+    code = as_codes(codes, len(signals), signals, model.code_size)
+    return Certificate(model).evaluate(signals, code, observed)[1]
+
+
+def certify_low_rank(
+    x: ArrayLike,
+    low_rank: ArrayLike,
+    outliers: ArrayLike,
+    lam_star: float,
+    lam: float,
+    *,
+    factors: tuple[ArrayLike, ArrayLike] | None = None,
+) -> float:
+    """An upper bound of the suboptimality of a split of a matrix into low rank and outliers.
+
+    For ``P(L, O) = 1/2 ||X - L - O||_F^2 + lam_star ||L||_* + lam ||O||_1`` and the residual
+    ``R = X - L - O``, every ``N = k R`` with ``||N||_2 <= lam_star`` (spectral norm) and
+    ``max |N_ij| <= lam`` is dual feasible, and as for codes
+
+        gap = 1/2 ||R - N||_F^2 + (lam_star ||L||_* - <L, N>) + (lam ||O||_1 - <O, N>).
+
+    With `factors` ``(S, D0)``, ``L = S D0``, the nuclear norm is replaced by the larger
+    ``(||S||_F^2 + ||D0||_F^2) / 2``: a gap of zero then proves that the factored problem, which
+    is not convex, has been solved globally. At a stationary point of full rank ``||R||_2`` is
+    lam_star; a larger one says that there are too few atoms or that an atom is dead.
+
+    Returns
+    -------
+    float
+        The absolute gap of the whole matrix, in float64.
+    """
+    signals = as_float_matrix(x, "x", "features").double()
+    low, out = (
+        as_codes(part, len(signals), signals, signals.shape[1], name)
+        for part, name in ((low_rank, "low_rank"), (outliers, "outliers"))
+    )
+    star = float(as_weight(lam_star, "lam_star"))
+    weight = float(as_weight(lam, "lam"))
+    residual = signals - low - out
+    spectral = float(torch.linalg.matrix_norm(residual, 2))
+    largest = float(residual.abs().max())
+    excess = max(1.0, _ratio(spectral, star), _ratio(largest, weight))
+    dual = residual / excess
+    if factors is None:
+        charge = star * float(torch.linalg.matrix_norm(low, "nuc"))
+    else:
+        scores, atoms = (as_float_matrix(f, "factors", "columns").double() for f in factors)
+        charge = star / 2 * float(scores.square().sum() + atoms.square().sum())
+    gap = float((residual - dual).square().sum()) / 2
+    gap += charge - float((low * dual).sum())
+    gap += weight * float(out.abs().sum()) - float((out * dual).sum())
+    return max(gap, 0.0)
+
+
+def is_met(gap: Tensor, objective: Tensor, tol: float, dtype: torch.dtype) -> Tensor:
+    """Whether ``gap <= tol max(objective, eps)``, with eps the rounding unit of the data."""
+    return gap <= tol * objective.clamp_min(torch.finfo(dtype).eps)
+
+
+class Certificate:
+    """Objectives and gaps of one model in float64, as the module's docstring derives them.
+
+    What depends on the model alone is found once, so that a solver may ask many times. Inputs
+    must have been checked.
+    """
+
+    def __init__(self, model: SparseModel) -> None:
+        model = model.to(torch.float64)
+        self.model = model
+        size, device = model.code_size, model.device
+        self.penalty = model.nonsmooth
+        self.penalised = self.penalty.penalised(size).to(device)
+        sign = self.penalty.nonnegative(size, device)
+        self.sign = torch.zeros_like(self.penalised) if sign is None else sign
+        curvature = model.curvature
+        self.curvature = (
+            torch.zeros(size, dtype=torch.float64, device=device)
+            if curvature is None
+            else curvature.to(device)
+        )
+        curved = self.curvature > 0
+        self.augmented = self.penalised & curved
+        self.conjugate = ~self.penalised & curved
+        self.free = ~self.penalised & ~curved & ~self.sign
+        self.cone = ~self.penalised & ~curved & self.sign
+        self.clip = self._outlier_bounds()
+        if self.clip is not None:  # clipping serves every outlier, also one that is free
+            self.free[len(model.dictionary) :] = False
+            self.cone[len(model.dictionary) :] = False
+        self.projector = _orthonormal_rows(self._atoms(self.free)) if self.free.any() else None
+        self.direction = self._strictly_feasible_direction() if self.cone.any() else None
+
+    @torch.no_grad()
+    def evaluate(
+        self, x: Tensor, codes: Tensor, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The objective and the gap of each row, shape (n,) each, tile by tile."""
+        objectives, gaps = [], []
+        for start in range(0, len(x), TILE):
+            rows = slice(start, start + TILE)
+            observed = None if mask is None else mask[rows]
+            objective, gap = self._evaluate(x[rows].double(), codes[rows].double(), observed)
+            objectives.append(objective)
+            gaps.append(gap)
+        return torch.cat(objectives), torch.cat(gaps)
+
+    def _evaluate(self, x: Tensor, codes: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        model = self.model
+        residual = model.residual(x, codes, mask)
+        value = model.penalty.value(codes)
+        objective = residual.square().sum(dim=-1) / 2 + value
+        nu = self._candidate(residual, mask)
+        if nu is None:
+            return objective, torch.full_like(objective, torch.inf)
+        # the ridge of penalised coefficients as data: extra residuals -sqrt(c) z
+        ridge = codes * (self.curvature * self.augmented)
+        extra = (codes * ridge).sum(dim=-1)
+        effective = model.correlate(nu) - ridge
+        factor = 1 / self.penalty.gauge(effective).clamp_min(1)
+        u = effective * factor.unsqueeze(-1)
+        nu = nu * factor.unsqueeze(-1)
+        charge = self.penalty.value(codes)
+        gap = (residual - nu).square().sum(dim=-1) / 2 + (1 - factor).square() * extra / 2
+        gap = gap + charge - (codes * u).sum(dim=-1)
+        if self.conjugate.any():
+            gap = gap + self._conjugate_terms(codes, u)
+        gap = torch.where(self._cone_holds(u), gap, torch.inf)
+        # a sum of non-negative terms; rounding alone could make it negative or too small
+        rounding = 16 * torch.finfo(torch.float64).eps * objective
+        return objective, gap.clamp_min(0) + rounding
+
+    def _candidate(self, residual: Tensor, mask: Tensor | None) -> Tensor | None:
+        """The residual, clipped, projected and shifted to where scaling suffices."""
+        nu = residual
+        if self.clip is not None:
+            low, high = self.clip
+            nu = nu.clamp(low, high)
+            moved = self.projector is not None or bool(self.cone.any())
+            if moved and not bool((high > 0).all()):
+                return None  # what follows would leave a bound of zero
+        if self.projector is not None:
+            if mask is not None:
+                return None  # the atoms that count would differ from row to row
+            nu = nu - (nu @ self.projector.T) @ self.projector
+        if self.cone.any():
+            if self.direction is None:
+                return None
+            nu = self._shifted(nu, self.direction if mask is None else self.direction * mask)
+        return nu
+
+    def _shifted(self, nu: Tensor, direction: Tensor) -> Tensor:
+        """nu moved along the direction until ``D_i nu <= 0`` for all atoms of `cone`.
+
+        It goes further by the rounding error of the correlation, so that the sign is sure. Rows
+        where an atom does not fall along the direction (a mask can do that) become infinite.
+        """
+        atoms = self._atoms(self.cone)
+        rounding = torch.finfo(nu.dtype).eps * nu.shape[-1]
+        margin = rounding * nu.norm(dim=-1, keepdim=True) * atoms.norm(dim=-1)
+        correlation = nu @ atoms.T
+        slope = direction.expand_as(nu) @ atoms.T
+        excess = (correlation + margin).clamp_min(0)
+        needed = (correlation != 0) | (slope != 0)
+        length = torch.where(needed & (excess > 0), excess / (-slope).clamp_min(0), 0.0)
+        return nu + length.amax(dim=-1, keepdim=True) * direction
+
+    def _conjugate_terms(self, codes: Tensor, u: Tensor) -> Tensor:
+        """``c/2 z^2 + h*(u)`` over the unpenalised coefficients with curvature."""
+        c, z, v = (t[..., self.conjugate] for t in (self.curvature, codes, u))
+        v = torch.where(self.sign[self.conjugate], v.clamp_min(0), v)
+        return (c * z.square() + v.square() / c).sum(dim=-1) / 2
+
+    def _cone_holds(self, u: Tensor) -> Tensor:
+        """Whether the sign conditions hold that no scaling mends (not for NaN)."""
+        return (u[..., self.cone] <= 0).all(dim=-1)
+
+    def _atoms(self, which: Tensor) -> Tensor:
+        """The atoms of some coefficients, shape (k, m)."""
+        return self.model.dictionary[which[: len(self.model.dictionary)]]
+
+    def _strictly_feasible_direction(self) -> Tensor | None:
+        """d with ``D_i d < 0`` for the atoms of `cone`, orthogonal to those of `free`, or None.
+
+        Non-negative least squares of (0, 1) by the columns (D_i, 1): its residual (d, e) obeys
+        ``D_i d + e <= 0``, and e > 0 unless zero is in the convex hull of the atoms.
+        """
+        from scipy.optimize import nnls
+
+        atoms = self._atoms(self.cone)
+        if self.projector is not None:
+            atoms = atoms - (atoms @ self.projector.T) @ self.projector
+        atoms = atoms / atoms.norm(dim=1, keepdim=True).clamp_min(1e-300)
+        system = np.concatenate([atoms.cpu().numpy().T, np.ones((1, len(atoms)))])
+        target = np.zeros(len(system))
+        target[-1] = 1.0
+        weights, _ = nnls(system, target)
+        residual = target - system @ weights
+        direction = torch.from_numpy(residual[:-1]).to(atoms)
+        slope = atoms @ direction
+        if float(slope.max()) >= -1e-9:
+            return None
+        return direction / -float(slope.max())
+
+    def _outlier_bounds(self) -> tuple[Tensor, Tensor] | None:
+        if not isinstance(self.model, RobustPCA):
+            return None
+        high = self.model.outlier_weights
+        low = torch.full_like(high, -torch.inf) if bool(self.sign[-1]) else -high
+        return low, high
+
+
+def _orthonormal_rows(matrix: Tensor) -> Tensor:
+    """An orthonormal basis of the span of the rows."""
+    _, singular, rows = torch.linalg.svd(matrix, full_matrices=False)
+    floor = torch.finfo(matrix.dtype).eps * max(matrix.shape) * singular[0]
+    return rows[singular > floor]
+
+
+def _ratio(value: float, limit: float) -> float:
+    if value == 0:
+        return 0.0
+    return value / limit if limit > 0 else float("inf")

@@ -1,0 +1,107 @@
+"""Convex robust PCA: the nuclear-norm problem that the factored models stand for.
+
+A reference, with a singular value decomposition in each step: it codes a matrix, not new rows.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._checks import ArrayLike, as_float_matrix, as_number
+from ..certificates import certify_low_rank
+
+__all__ = ["LowRankSplit", "robust_pca"]
+
+#: how many steps pass between two looks at the certificate
+CHECK_EVERY = 10
+
+
+class LowRankSplit(NamedTuple):
+    """A matrix as low rank plus outliers plus a small residual."""
+
+    low_rank: Tensor
+    outliers: Tensor
+
+
+def robust_pca(
+    x: ArrayLike, lam_star: float, lam: float, tol: float = 1e-6, max_iter: int = 5000
+) -> LowRankSplit:
+    """``min 1/2 ||X - L - O||_F^2 + lam_star ||L||_* + lam ||O||_1`` over L and O.
+
+    With O eliminated, ``O = soft(X - L, lam)``, the data term becomes the Huber function, whose
+    gradient has the constant 1; the rest is FISTA with restart on L, whose proximal step
+    soft-thresholds singular values by lam_star. `certify_low_rank` gives the accuracy.
+
+    Parameters
+    ----------
+    x
+        A matrix with samples as rows, shape (n, m).
+    lam_star
+        The weight of the nuclear norm.
+    lam
+        The weight of the outliers. A common choice is ``lam_star / sqrt(max(n, m))``.
+    tol
+        Stop when the gap is at most this part of the objective.
+    max_iter
+        The most steps; a warning says so if they did not suffice.
+
+    Returns
+    -------
+    LowRankSplit
+        ``low_rank, outliers``, each of the shape of x.
+
+    Examples
+    --------
+    >>> import torch, pursuit as pu
+    >>> x = torch.ones(6, 5)
+    >>> x[0, 0] = 10.0
+    >>> low_rank, outliers = pu.robust_pca(x, lam_star=0.5, lam=0.2)
+    >>> int(torch.linalg.matrix_rank(low_rank)), outliers.nonzero().tolist()
+    (1, [[0, 0]])
+    """
+    given = as_float_matrix(x, "x", "features").detach()
+    star, weight = as_number(lam_star, "lam_star"), as_number(lam, "lam")
+    signals = given.double()
+    low = y = torch.zeros_like(signals)
+    t = 1.0
+    for count in range(1, max_iter + 1):
+        new = _shrink_singular_values(y + (signals - y).clamp(-weight, weight), star)
+        if float(((y - new) * (new - low)).sum()) > 0:
+            t = 1.0
+        following = (1 + (1 + 4 * t * t) ** 0.5) / 2
+        y = new + (t - 1) / following * (new - low)
+        low, t = new, following
+        if count % CHECK_EVERY == 0 or count == max_iter:
+            outliers = _outliers(signals, low, weight)
+            gap = certify_low_rank(signals, low, outliers, star, weight)
+            if gap <= tol * _objective(signals, low, outliers, star, weight):
+                break
+    else:
+        warnings.warn(
+            f"robust_pca stopped after {max_iter} steps with a gap of {gap:.2g}; "
+            "raise max_iter or tol",
+            stacklevel=2,
+        )
+    return LowRankSplit(low.to(given.dtype), outliers.to(given.dtype))
+
+
+def _outliers(x: Tensor, low: Tensor, lam: float) -> Tensor:
+    residual = x - low
+    return residual - residual.clamp(-lam, lam)
+
+
+def _objective(x: Tensor, low: Tensor, outliers: Tensor, lam_star: float, lam: float) -> float:
+    data = float((x - low - outliers).square().sum()) / 2
+    nuclear = float(torch.linalg.matrix_norm(low, "nuc"))
+    return data + lam_star * nuclear + lam * float(outliers.abs().sum())
+
+
+def _shrink_singular_values(matrix: Tensor, threshold: float) -> Tensor:
+    u, s, v = torch.linalg.svd(matrix, full_matrices=False)
+    s = (s - threshold).clamp_min(0)
+    rank = int((s > 0).sum())
+    return (u[:, :rank] * s[:rank]) @ v[:rank]

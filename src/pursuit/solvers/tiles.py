@@ -1,0 +1,45 @@
+"""Running a compiled kernel over the rows of a batch, tile by tile, on several threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+__all__ = ["as_array", "for_each_tile", "stretches"]
+
+#: rows that one thread works on at a time: a tile and its scratch stay in the cache
+TILE = 512
+
+
+def as_array(tensor: Tensor, dtype: type[np.floating] | None = None) -> np.ndarray:
+    """A tensor as a contiguous array, without a copy where none is needed."""
+    return np.ascontiguousarray(tensor.detach().cpu().numpy(), dtype=dtype)
+
+
+def stretches(rows: int) -> Iterator[slice]:
+    """Stretches of the batch for what is prepared by one call for all threads."""
+    length = TILE * 4 * torch.get_num_threads()
+    for start in range(0, rows, length):
+        yield slice(start, min(start + length, rows))
+
+
+def for_each_tile(work: Callable[[slice], None], rows: int) -> None:
+    """Call `work` with every tile of the rows, on as many threads as torch uses.
+
+    The kernels release the interpreter's lock. They are threaded from here, not by numba, so
+    that torch's setting holds for them too and no second pool competes for the cores.
+    """
+    tiles = [slice(start, min(start + TILE, rows)) for start in range(0, rows, TILE)]
+    threads = min(torch.get_num_threads(), len(tiles))
+    if threads == 1:
+        for tile in tiles:
+            work(tile)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in pool.map(work, tiles):
+            pass
