@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from families import FEATURES, MODELS, problem
 
 import pursuit as pu
+from families import FEATURES, MODELS, problem
 from pursuit import models, penalties
 from pursuit.models import SparseModel
 

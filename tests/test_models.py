@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from families import FEATURES, MODELS, full_dictionary, problem
 
+from families import FEATURES, MODELS, full_dictionary, problem
 from pursuit import models
 from pursuit.models import LowRankSparse, RobustPCA, SparseModel
 
@@ -151,7 +151,11 @@ D = torch.eye(3, FEATURES)
         (lambda: models.Lasso(torch.tensor([[1.0, torch.inf]]), 1.0), ValueError, "infinite"),
         (lambda: models.Lasso(torch.zeros(1, 3), 1.0), ValueError, "atom 0 of dictionary is zero"),
         (lambda: models.Lasso("D", 1.0), TypeError, "dictionary must be a tensor or an array"),
-        (lambda: models.Lasso(D, -0.1), ValueError, "lam must be non-negative and finite, got -0.1"),
+        (
+            lambda: models.Lasso(D, -0.1),
+            ValueError,
+            "lam must be non-negative and finite, got -0.1",
+        ),
         (lambda: models.Lasso(D, [1.0, 2.0]), ValueError, "lam has 2 weights, but there are 3"),
         (lambda: models.GroupLasso(D, [[0, 3]], 1.0), ValueError, "only 3 coefficients"),
         (lambda: models.HiLasso(D, [[0, 1], [1, 2]], 1.0, 1.0), ValueError, "must not overlap"),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from families import LEAVES, PAIRS, PENALTIES, SIZE, reference_prox
 from torch import Tensor
 
+from families import LEAVES, PAIRS, PENALTIES, SIZE, reference_prox
 from pursuit.penalties import L1, Elastic, GroupL2, NonNegative, Penalty, Ridge, Stacked, TreeL2
 
 
@@ -89,7 +89,9 @@ def test_quadratic_and_nonsmooth_parts_add_up(penalty: Penalty) -> None:
         total = total + (codes.square() * curvature).sum(dim=1) / 2
     torch.testing.assert_close(total, penalty.value(codes))
     assert penalty.nonsmooth.curvature(SIZE) is None
-    torch.testing.assert_close(penalty.nonsmooth.value(3 * codes), 3 * penalty.nonsmooth.value(codes))
+    torch.testing.assert_close(
+        penalty.nonsmooth.value(3 * codes), 3 * penalty.nonsmooth.value(codes)
+    )
 
 
 def test_blocks_are_a_partition_on_which_the_penalty_adds_up(penalty: Penalty) -> None:

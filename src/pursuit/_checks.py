@@ -79,9 +79,7 @@ def as_codes(values: ArrayLike, rows: int, x: Tensor, size: int, name: str = "co
     codes = as_float_matrix(values, name, "coefficients")
     require_width(codes, size, name, "coefficients", "the model")
     if codes.shape[0] != rows:
-        raise ValueError(
-            f"{name} must have one row per signal ({rows}), got {codes.shape[0]} rows"
-        )
+        raise ValueError(f"{name} must have one row per signal ({rows}), got {codes.shape[0]} rows")
     require_device(codes, x.device, name, "x")
     return codes.to(x.dtype)
 

@@ -37,9 +37,9 @@ import torch
 from torch import Tensor
 
 from ._checks import ArrayLike, as_codes, as_float_matrix, as_signals, as_weight
-from .models import RobustPCA, SparseModel
+from .models import RobustPCA, SparseModel, require_model
 
-__all__ = ["Certificate", "certify", "certify_low_rank", "is_met"]
+__all__ = ["Certificate", "certify", "certify_low_rank", "is_met", "round_codes"]
 
 #: rows that are certified at a time, so that float64 copies of a big batch are never made
 TILE = 4096
@@ -77,6 +77,7 @@ def certify(
     >>> certify(model, torch.tensor([[3.0, 0.5]]), torch.tensor([[2.0, 0.0]])) < 1e-12
     tensor([True])
     """
+    require_model(model)
     signals, observed = as_signals(x, model.features, model.device, mask)
     code = as_codes(codes, len(signals), signals, model.code_size)
     return Certificate(model).evaluate(signals, code, observed)[1]
@@ -135,6 +136,27 @@ def certify_low_rank(
 def is_met(gap: Tensor, objective: Tensor, tol: float, dtype: torch.dtype) -> Tensor:
     """Whether ``gap <= tol max(objective, eps)``, with eps the rounding unit of the data."""
     return gap <= tol * objective.clamp_min(torch.finfo(dtype).eps)
+
+
+def round_codes(
+    model: SparseModel,
+    x: Tensor,
+    codes: Tensor,
+    objective: Tensor,
+    gap: Tensor,
+    mask: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Codes found in float64 in the dtype of x, with their objective and gap.
+
+    The dual point of the exact codes serves the rounded ones, so that their gap is larger by just
+    as much as their objective. (The dual point that `certify` would find from the rounded codes
+    alone is much looser: their residual has lost its optimality.)
+    """
+    if x.dtype == torch.float64:
+        return codes, objective, gap
+    rounded = codes.to(x.dtype)
+    worse = model.to(torch.float64).objective(x.double(), rounded.double(), mask)
+    return rounded, worse, gap + (worse - objective).clamp_min(0)
 
 
 class Certificate:
@@ -293,7 +315,8 @@ def _orthonormal_rows(matrix: Tensor) -> Tensor:
     """An orthonormal basis of the span of the rows."""
     _, singular, rows = torch.linalg.svd(matrix, full_matrices=False)
     floor = torch.finfo(matrix.dtype).eps * max(matrix.shape) * singular[0]
-    return rows[singular > floor]
+    basis: Tensor = rows[singular > floor]
+    return basis
 
 
 def _ratio(value: float, limit: float) -> float:

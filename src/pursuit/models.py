@@ -545,8 +545,8 @@ class RobustPCA(SparseModel):
 
     def to(self, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Self:
         moved = self.dictionary.to(dtype=dtype or self.dtype, device=device or self.device)
-        return self if moved is self.dictionary else self.replace(
-            dictionary=moved, scale=self.scale
+        return (
+            self if moved is self.dictionary else self.replace(dictionary=moved, scale=self.scale)
         )
 
     def decode(self, codes: Tensor) -> Tensor:
@@ -616,6 +616,12 @@ class RobustNMF(RobustPCA):
     """
 
     _nonnegative = True
+
+
+def require_model(model: object) -> None:
+    """Raise TypeError for what is not a model."""
+    if not isinstance(model, SparseModel):
+        raise TypeError(f"model must be a SparseModel, got {type(model).__name__}")
 
 
 def _as_dictionary(values: ArrayLike, name: str) -> Tensor:

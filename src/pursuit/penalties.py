@@ -79,6 +79,7 @@ class Penalty(ABC):
 
     def check(self, size: int) -> None:
         """Raise ValueError if the penalty does not fit codes of that size."""
+        return
 
     def curvature(self, size: int) -> Tensor | None:
         """The diagonal ``c`` of the quadratic part, shape (size,), or None if there is none."""
@@ -536,7 +537,7 @@ class Stacked(Penalty):
         return tuple(len(penalty.thresholds(1.0)) for penalty in self.penalties)
 
     def _split(self, codes: Tensor) -> tuple[Tensor, ...]:
-        return codes.split(self.sizes, dim=-1)
+        return torch.split(codes, list(self.sizes), dim=-1)
 
 
 class _Level:
@@ -626,7 +627,9 @@ class _Level:
         return v * factors[..., labels]
 
     def penalised(self, size: int) -> Tensor:
-        charged = torch.cat([(self.weights > 0).expand(len(self.groups)).cpu(), torch.tensor([False])])
+        charged = torch.cat(
+            [(self.weights > 0).expand(len(self.groups)).cpu(), torch.tensor([False])]
+        )
         return charged[self.labels(torch.empty(size))]
 
     def gauge(self, u: Tensor) -> Tensor:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..certificates import round_codes
 from ..models import SparseModel
 from ..penalties import TreeL2
-from .coordinate import Array, gram_misfit
+from .coordinate import gram_misfit
 from .solution import Problem, Result, Solver
-from .tiles import as_array, for_each_tile, stretches
+from .tiles import Array, Rows, as_array, for_each_tile, stretches
 
 __all__ = ["BLOCK_COORDINATE"]
 
@@ -25,56 +28,63 @@ def _misfit(model: SparseModel) -> str | None:
 
 
 def _run(problem: Problem) -> Result:
-    from .block_kernels import block_coordinate
+    kernel = _Kernel(problem)
+    rows = Rows.of(problem)
+    for stretch in stretches(len(problem.x)):
+        x = problem.x[stretch]
+        correlations = as_array(x.double() @ kernel.atoms.T)
+        work = partial(kernel.solve_tile, x, correlations, rows.part(stretch))
+        for_each_tile(work, len(x))
+    return rows.result()
 
-    model, x = problem.model, problem.x
-    blocks = model.blocks
-    # the kernel wants the coefficients of a block side by side
-    order = torch.tensor([i for block in blocks for i in block])
-    starts = np.cumsum([0, *map(len, blocks)])
-    w, v = _weights(model, blocks)
-    atoms = model.dictionary.double()[order]
-    gram = atoms @ atoms.T
-    if model.curvature is not None:
-        gram = gram + torch.diag(model.curvature[order])
-    shared = (
-        as_array(gram),
-        starts,
-        as_array(w[order]),
-        as_array(v),
-        as_array(model.block_constants),
-        model.penalty.nonnegative(model.code_size) is not None,
-    )
-    codes = torch.empty(len(x), model.code_size, dtype=x.dtype)
-    objective, gap = np.empty(len(x)), np.empty(len(x))
-    iterations = np.empty(len(x), np.int64)
-    for stretch in stretches(len(x)):
-        signals = x[stretch].double()
-        correlations = as_array(signals @ atoms.T)
-        energy = as_array(signals.square().sum(dim=1))
-        part = torch.zeros(len(signals), model.code_size, dtype=x.dtype)
-        if problem.init is not None:
-            part = problem.init[stretch][:, order].contiguous()
-        outputs = [part.numpy(), *(result[stretch] for result in (objective, gap, iterations))]
 
-        def work(
-            tile: slice,
-            correlations: Array = correlations,
-            energy: Array = energy,
-            outputs: list[Array] = outputs,
-        ) -> None:
-            block_coordinate(
-                correlations[tile],
-                energy[tile],
-                *shared,
-                *(output[tile] for output in outputs),
-                problem.tol,
-                problem.max_iter,
-            )
+class _Kernel:
+    """The compiled solver with what it needs of one problem."""
 
-        for_each_tile(work, len(correlations))
-        codes[stretch, order] = part
-    return Result(codes, int(iterations.max()), torch.from_numpy(objective), torch.from_numpy(gap))
+    def __init__(self, problem: Problem) -> None:
+        self.model = problem.model.to(torch.float64)
+        self.tol, self.max_iter = problem.tol, problem.max_iter
+        self.nonnegative = self.model.penalty.nonnegative(self.model.code_size) is not None
+        blocks = self.model.blocks
+        # the kernel wants the coefficients of a block side by side
+        self.order = torch.tensor([i for block in blocks for i in block])
+        self.starts = np.cumsum([0, *map(len, blocks)])
+        self.atoms = self.model.dictionary[self.order]
+        gram = self.atoms @ self.atoms.T
+        if self.model.curvature is not None:
+            gram = gram + torch.diag(self.model.curvature[self.order])
+        self.gram = as_array(gram)
+        w, v = _weights(self.model, blocks)
+        self.w, self.v = as_array(w[self.order]), as_array(v)
+        self.constants = as_array(self.model.block_constants)
+
+    def solve_tile(self, x: Tensor, correlations: Array, rows: Rows, tile: slice) -> None:
+        from .block_kernels import block_coordinate
+
+        x, rows = x[tile], rows.part(tile)
+        codes = torch.from_numpy(rows.codes)[:, self.order].double().contiguous()
+        objective, gap = torch.from_numpy(rows.objective), torch.from_numpy(rows.gap)
+        block_coordinate(
+            correlations[tile],
+            as_array(x.double().square().sum(dim=1)),
+            self.gram,
+            self.starts,
+            self.w,
+            self.v,
+            self.constants,
+            self.nonnegative,
+            codes.numpy(),
+            rows.objective,
+            rows.gap,
+            rows.iterations,
+            0.9 * self.tol,  # rounding the codes costs a little of what was certified
+            self.max_iter,
+        )
+        gap += 16 * torch.finfo(torch.float64).eps * objective
+        codes[:, self.order] = codes.clone()
+        stored = round_codes(self.model, x, codes, objective, gap)
+        for array, value in zip(rows, stored, strict=False):
+            array[:] = value.numpy()
 
 
 def _weights(model: SparseModel, blocks: list[list[int]]) -> tuple[Tensor, Tensor]:

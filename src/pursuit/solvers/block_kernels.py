@@ -9,6 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Codes = NDArray[np.float32] | NDArray[np.float64]
 
 # Sums may be reordered and fused; infinities and NaN keep their meaning, the box at zero of a
 # non-negative code begins at -inf.
@@ -18,7 +23,9 @@ _compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath=_FLAGS)
 _inlined = njit(cache=True, nogil=True, error_model="numpy", fastmath=_FLAGS, forceinline=True)
 
 _TINY = np.finfo(np.float64).tiny
-_PIVOT = 1e-12  # below this share of its diagonal entry, a pivot counts as zero
+_PIVOT = 1e-12  # below this share of its diagonal entry, a pivot counts as zero,
+_FLAT = 1e-6  # and is replaced by this share
+_SUFFICIENT = 0.1  # a full Newton step is kept if it brings this share of what it promised
 _WORTHWHILE = 1e-2  # a greedy sweep ends when the best block promises this share of the first
 _PATIENCE = 6  # rounds without progress after which rounding is taken to be the limit
 
@@ -26,12 +33,12 @@ _PATIENCE = 6  # rounds without progress after which rounding is taken to be the
 class Problem(NamedTuple):
     """What all rows share; block r holds the coordinates starts[r] <= i < starts[r + 1]."""
 
-    gram: np.ndarray
-    starts: np.ndarray
-    w: np.ndarray
-    v: np.ndarray
-    floor: np.ndarray  # lower end of the subdifferential of w|z| at zero: -w, or -inf if z >= 0
-    inverse_constants: np.ndarray
+    gram: Floats
+    starts: Integers
+    w: Floats
+    v: Floats
+    floor: Floats  # lower end of the subdifferential of w|z| at zero: -w, or -inf if z >= 0
+    inverse_constants: Floats
     nonnegative: bool
 
 
@@ -42,28 +49,28 @@ class State(NamedTuple):
     in a block of zeros it is that box plus a ball of radius v_r.
     """
 
-    z: np.ndarray
-    u: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    norms: np.ndarray
+    z: Floats
+    u: Floats
+    low: Floats
+    high: Floats
+    norms: Floats
 
 
 class Work(NamedTuple):
     """Scratch memory, allocated once for all rows."""
 
-    a: np.ndarray
-    b: np.ndarray
-    d: np.ndarray
-    trial: np.ndarray
-    trial_u: np.ndarray
-    index: np.ndarray
-    seen: np.ndarray
-    hessian: np.ndarray
+    a: Floats
+    b: Floats
+    direction: Floats
+    trial: Floats
+    trial_u: Floats
+    support: Integers
+    seen: Integers  # the round in which a block was last descended
+    hessian: Floats
 
 
 @_inlined
-def _span(starts, r):
+def _span(starts: Integers, r: int) -> tuple[int, int]:
     """First coordinate and size of block r.
 
     The maximum tells the compiler that the offset is not negative: without it, indices may wrap
@@ -74,7 +81,7 @@ def _span(starts, r):
 
 
 @_inlined
-def _excess(x, low, high):
+def _excess(x: float, low: float, high: float) -> float:
     """x - clip(x, low, high), the soft threshold if low = -high."""
     y = x if x > low else low
     y = y if y < high else high
@@ -82,16 +89,16 @@ def _excess(x, low, high):
 
 
 @_inlined
-def _subtract_rows(target, gram, index, factors, count):
+def _subtract_rows(
+    target: Floats, gram: Floats, index: Integers, factors: Floats, count: int
+) -> None:
     """target -= sum_p factors[p] gram[index[p]], four rows at a time."""
     p = 0
     while p + 4 <= count:
         i0, i1, i2, i3 = index[p], index[p + 1], index[p + 2], index[p + 3]
         f0, f1, f2, f3 = factors[p], factors[p + 1], factors[p + 2], factors[p + 3]
         for j in range(target.size):
-            target[j] -= (
-                f0 * gram[i0, j] + f1 * gram[i1, j] + f2 * gram[i2, j] + f3 * gram[i3, j]
-            )
+            target[j] -= f0 * gram[i0, j] + f1 * gram[i1, j] + f2 * gram[i2, j] + f3 * gram[i3, j]
         p += 4
     while p < count:
         i0, f0 = index[p], factors[p]
@@ -101,16 +108,16 @@ def _subtract_rows(target, gram, index, factors, count):
 
 
 @_inlined
-def _correlate(problem, state, work, c):
+def _correlate(problem: Problem, state: State, work: Work, c: Floats) -> None:
     """u = c - G z, from scratch."""
     count = 0
     for i in range(c.size):
         state.u[i] = c[i]
         if state.z[i] != 0.0:
-            work.index[count] = i
+            work.support[count] = i
             work.a[count] = state.z[i]
             count += 1
-    _subtract_rows(state.u, problem.gram, work.index, work.a, count)
+    _subtract_rows(state.u, problem.gram, work.support, work.a, count)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -118,7 +125,7 @@ def _correlate(problem, state, work, c):
 
 
 @_inlined
-def _largest_ratio(problem, u, r, theta):
+def _largest_ratio(problem: Problem, u: Floats, r: int, theta: float) -> float:
     """Gauge of a block without group norm: max(theta, max_i |u_i| / w_i)."""
     first, size = _span(problem.starts, r)
     for t in range(size):
@@ -134,7 +141,7 @@ def _largest_ratio(problem, u, r, theta):
 
 
 @_inlined
-def _raise_gauge(problem, u, r, theta):
+def _raise_gauge(problem: Problem, u: Floats, r: int, theta: float) -> float:
     """Smallest theta' >= theta with ||soft(u_r, theta' w_r)|| <= theta' v_r, from above.
 
     phi(theta) = ||soft(u_r, theta w_r)|| - theta v_r is convex and falls: Newton's steps from the
@@ -166,26 +173,24 @@ def _raise_gauge(problem, u, r, theta):
 
 
 @_inlined
-def _gauge(problem, u, square):
+def _gauge(problem: Problem, u: Floats) -> float:
     """max(1, max_r theta_r), where theta_r scales block r of u into the dual feasible set."""
-    for i in range(u.size):
-        x = u[i] if problem.nonnegative else abs(u[i])
-        x -= problem.w[i]
-        x = x if x > 0.0 else 0.0
-        square[i] = x * x
     theta = 1.0
     for r in range(problem.v.size):
         first, size = _span(problem.starts, r)
-        total = 0.0
+        square = 0.0
         for t in range(size):
-            total += square[first + t]
-        if total > problem.v[r] * problem.v[r]:
+            x = u[first + t] if problem.nonnegative else abs(u[first + t])
+            x -= theta * problem.w[first + t]
+            x = x if x > 0.0 else 0.0
+            square += x * x
+        if square > (theta * problem.v[r]) ** 2:
             theta = _raise_gauge(problem, u, r, theta)
     return theta
 
 
 @_inlined
-def _certificate(problem, state, work, c, energy):
+def _certificate(problem: Problem, state: State, c: Floats, energy: float) -> tuple[float, float]:
     """Objective and duality gap of the codes, with u the residual's correlations.
 
     gap = 1/2 (1 - k)^2 ||x - D z||^2 + (penalty(z) - k z'u),  k = 1 / max(1, gauge(u)).
@@ -200,14 +205,16 @@ def _certificate(problem, state, work, c, energy):
         zc += z * c[i]
     for r in range(problem.v.size):
         penalty += problem.v[r] * state.norms[r]
-    residual = max(energy - zc - zu, 0.0)
+    residual = energy - zc - zu
+    # Not max(), which may swallow a NaN.
+    residual = 0.0 if residual < 0.0 else residual
     objective = 0.5 * residual + penalty
-    theta = _gauge(problem, state.u, work.a)
+    theta = _gauge(problem, state.u)
     if theta == np.inf:
         return objective, np.inf
     k = 1.0 / theta
     gap = 0.5 * (k * (theta - 1.0)) ** 2 * residual + (penalty - k * zu)
-    return objective, max(gap, 0.0)
+    return objective, 0.0 if gap < 0.0 else gap
 
 
 # ---------------------------------------------------------------------------------------------
@@ -215,7 +222,7 @@ def _certificate(problem, state, work, c, energy):
 
 
 @_inlined
-def _refresh_block(problem, state, r):
+def _refresh_block(problem: Problem, state: State, r: int) -> None:
     """Norm and subdifferential of block r after its codes changed.
 
     At z_i != 0 the subdifferential is the point w_i sign(z_i) + v_r z_i / ||z_r||.
@@ -239,58 +246,74 @@ def _refresh_block(problem, state, r):
 
 
 @_inlined
-def _most_violated_block(problem, state, square):
+def _most_violated_block(problem: Problem, state: State) -> tuple[int, float]:
     """Block with the largest promise ||e_r||^2 / L_r, e_r the distance of u_r to optimality."""
-    for i in range(square.size):
-        e = _excess(state.u[i], state.low[i], state.high[i])
-        square[i] = e * e
     best = -1
     promise = 0.0
     for r in range(problem.v.size):
         first, size = _span(problem.starts, r)
-        total = 0.0
+        square = 0.0
         for t in range(size):
-            total += square[first + t]
+            i = first + t
+            e = _excess(state.u[i], state.low[i], state.high[i])
+            square += e * e
         if state.norms[r] == 0.0:
-            if total <= problem.v[r] * problem.v[r]:
+            if square <= problem.v[r] ** 2:
                 continue
-            total = (np.sqrt(total) - problem.v[r]) ** 2
-        total *= problem.inverse_constants[r]
-        if total > promise:
-            promise = total
+            square = (np.sqrt(square) - problem.v[r]) ** 2
+        square *= problem.inverse_constants[r]
+        if square > promise:
+            promise = square
             best = r
     return best, promise
 
 
 @_inlined
-def _sweep_block(problem, r, u, z, ridge):
-    """Coordinate descent over one block on the majoriser ridge/2 ||z||^2 of v ||z||.
-
-    u (the block's residual correlations) and z are local copies, both updated.
-    """
-    gram = problem.gram
+def _add_image(problem: Problem, r: int, z: Floats, sign: float, target: Floats) -> None:
+    """target += sign * G_rr z, all local to block r."""
     first, size = _span(problem.starts, r)
-    for t in range(size):
-        i = first + t
-        diagonal = gram[i, i]
-        curvature = diagonal + ridge
-        if curvature > 0.0:
-            new = _excess(u[t] + diagonal * z[t], problem.floor[i], problem.w[i]) / curvature
-        else:
-            new = 0.0
-        change = new - z[t]
-        if change != 0.0:
-            z[t] = new
-            for s in range(size):
-                u[s] -= gram[i, first + s] * change
+    for s in range(size):
+        if z[s] != 0.0:
+            factor = sign * z[s]
+            for t in range(size):
+                target[t] += factor * problem.gram[first + s, first + t]
 
 
 @_inlined
-def _rescale_block(problem, r, own, u, z):
-    """Exact minimisation over the length of z, which the majoriser shortens.
+def _sweep_block(problem: Problem, r: int, u: Floats, z: Floats) -> None:
+    """Coordinate descent over block r, where v ||z|| <= v/2 (||z||^2 / norm + norm).
 
-    The minimiser of t -> objective(t z) is (z'own - w'|z| - v ||z||) / z'Gz, if positive, with own
-    the correlations that the block would have at z = 0.
+    The norm is that of z before the sweep. u (the block's residual correlations) and z are local
+    copies, both updated.
+    """
+    gram = problem.gram
+    first, size = _span(problem.starts, r)
+    ridge = 0.0
+    if problem.v[r] > 0.0:
+        square = 0.0
+        for t in range(size):
+            square += z[t] * z[t]
+        ridge = problem.v[r] / np.sqrt(square)
+    for t in range(size):
+        i = first + t
+        diagonal = gram[i, i]
+        new = _excess(u[t] + diagonal * z[t], problem.floor[i], problem.w[i])
+        if new == 0.0 and z[t] == 0.0:
+            continue
+        # Without curvature the atom is zero, and so is the best code.
+        new = new / (diagonal + ridge) if diagonal + ridge > 0.0 else 0.0
+        change = new - z[t]
+        z[t] = new
+        for s in range(size):
+            u[s] -= gram[i, first + s] * change
+
+
+@_inlined
+def _rescale_block(problem: Problem, r: int, own: Floats, u: Floats, z: Floats) -> bool:
+    """Exact minimisation over the length of z, which a sweep on the majoriser changes too little.
+
+    The minimiser of t -> objective(t z) is (z'own - w'|z| - v ||z||) / z'Gz, with own the
+    correlations that the block would have at z = 0; false if zero would be better than any t z.
     """
     first, size = _span(problem.starts, r)
     square = 0.0
@@ -301,70 +324,65 @@ def _rescale_block(problem, r, own, u, z):
         linear += z[t] * own[t] - problem.w[first + t] * abs(z[t])
         curvature += z[t] * (own[t] - u[t])
     linear -= problem.v[r] * np.sqrt(square)
-    if linear > 0.0 and curvature > 0.0:
-        scale = linear / curvature
-        for t in range(size):
-            z[t] *= scale
-            u[t] = own[t] + scale * (u[t] - own[t])
+    if not (linear > 0.0 and curvature > 0.0):
+        return False
+    scale = linear / curvature
+    for t in range(size):
+        z[t] *= scale
+        u[t] = own[t] + scale * (u[t] - own[t])
+    return True
 
 
 @_inlined
-def _descend_block(problem, state, work, r):
-    """Lower the objective over block r: to zero where that is optimal, otherwise by a sweep."""
-    gram = problem.gram
-    own, u, z = work.a, work.b, work.d
+def _store_block(problem: Problem, state: State, work: Work, r: int, z: Floats) -> None:
+    """Replace the codes of block r by z; u and the subdifferential follow."""
     first, size = _span(problem.starts, r)
-    v = problem.v[r]
+    count = 0
+    for t in range(size):
+        change = z[t] - state.z[first + t]
+        state.z[first + t] = z[t]
+        if change != 0.0:
+            work.support[count] = first + t
+            work.b[count] = change
+            count += 1
+    _subtract_rows(state.u, problem.gram, work.support, work.b, count)
+    _refresh_block(problem, state, r)
+
+
+@_inlined
+def _descend_block(problem: Problem, state: State, work: Work, r: int) -> None:
+    """Lower the objective over block r: to zero where that is optimal, otherwise by a sweep."""
+    own, u, z = work.a, work.b, work.direction
+    first, size = _span(problem.starts, r)
     for t in range(size):
         own[t] = state.u[first + t]
         u[t] = state.u[first + t]
         z[t] = state.z[first + t]
     active = state.norms[r] > 0.0
     if active:
-        for s in range(size):
-            if z[s] != 0.0:
-                for t in range(size):
-                    own[t] += gram[first + s, first + t] * z[s]
+        _add_image(problem, r, z, 1.0, own)
     square = 0.0
     for t in range(size):
-        e = _excess(own[t], problem.floor[first + t], problem.w[first + t])
-        square += e * e
-        # A new block starts in the direction of its thresholded correlations.
-        if not active:
-            z[t] = e
-    if square <= v * v:
+        square += _excess(own[t], problem.floor[first + t], problem.w[first + t]) ** 2
+    if square <= problem.v[r] ** 2:
         for t in range(size):
             z[t] = 0.0
     else:
-        if not active:
-            for s in range(size):
-                if z[s] != 0.0:
-                    for t in range(size):
-                        u[t] -= gram[first + s, first + t] * z[s]
-            _rescale_block(problem, r, own, u, z)
-        ridge = 0.0
-        if v > 0.0:
-            square = 0.0
+        if not (active and _rescale_block(problem, r, own, u, z)):
+            # Start anew from zero, along the thresholded correlations.
             for t in range(size):
-                square += z[t] * z[t]
-            ridge = v / np.sqrt(square)
-        _sweep_block(problem, r, u, z, ridge)
-        if v > 0.0:
+                z[t] = _excess(own[t], problem.floor[first + t], problem.w[first + t])
+                u[t] = own[t]
+            _add_image(problem, r, z, -1.0, u)
             _rescale_block(problem, r, own, u, z)
-    count = 0
-    for t in range(size):
-        change = z[t] - state.z[first + t]
-        state.z[first + t] = z[t]
-        if change != 0.0:
-            work.index[count] = first + t
-            u[count] = change
-            count += 1
-    _subtract_rows(state.u, gram, work.index, u, count)
-    _refresh_block(problem, state, r)
+        _sweep_block(problem, r, u, z)
+        if problem.v[r] > 0.0:
+            _rescale_block(problem, r, own, u, z)
+    _store_block(problem, state, work, r, z)
 
 
 @_inlined
-def _support_size(z):
+def _support_size(z: Floats) -> int:
     count = 0
     for i in range(z.size):
         count += z[i] != 0.0
@@ -372,29 +390,23 @@ def _support_size(z):
 
 
 @_inlined
-def _greedy_sweep(problem, state, work, stamp):
+def _greedy_sweep(problem: Problem, state: State, work: Work, iteration: int) -> float:
     """Descend block after block, the most promising first; return the first promise.
 
-    A block met again marks the end of the search for the support. A few more steps are still
-    cheaper than the Newton step that follows, the more so the larger the support.
+    A block met again ends the search for the support: from here on Newton's step is faster. While
+    its k^3 operations on a large support cost more than a few blocks, the sweep goes on.
     """
-    start = 0.0
+    r, start = _most_violated_block(problem, state)
+    promise = start
     again = 0
-    while True:
-        r, promise = _most_violated_block(problem, state, work.a)
-        if again == 0 and start == 0.0:
-            start = promise
-        elif promise <= _WORTHWHILE * start:
-            break
-        if r < 0:
-            break
-        if work.seen[r] == stamp:
+    while r >= 0 and promise > _WORTHWHILE * start:
+        if work.seen[r] == iteration:
             again += 1
-            support = _support_size(state.z)
-            if 4 * state.z.size * (again - 1) > support * support:
+            if 8 * state.z.size * again > _support_size(state.z) ** 2:
                 break
-        work.seen[r] = stamp
+        work.seen[r] = iteration
         _descend_block(problem, state, work, r)
+        r, promise = _most_violated_block(problem, state)
     return start
 
 
@@ -403,7 +415,7 @@ def _greedy_sweep(problem, state, work, stamp):
 
 
 @_inlined
-def _gather_support(z, index):
+def _gather_support(z: Floats, index: Integers) -> int:
     count = 0
     for i in range(z.size):
         if z[i] != 0.0:
@@ -413,12 +425,13 @@ def _gather_support(z, index):
 
 
 @_inlined
-def _assemble(problem, state, work, count):
-    """Upper triangle of the Hessian on the support, the gradient as its last column.
+def _assemble(problem: Problem, state: State, work: Work, count: int, exact: bool) -> None:
+    """Upper triangle of the Hessian on the support, the negative gradient as its last column.
 
-    H = G_AA + sum_r v_r (I / ||z_r|| - z_r z_r' / ||z_r||^3).
+    H = G_AA + sum_r v_r (I / ||z_r|| - z_r z_r' / ||z_r||^3); without the last term, which is left
+    out if not `exact`, it belongs to a quadratic function that lies above the objective.
     """
-    hessian, index, unit = work.hessian, work.index, work.a
+    hessian, index, unit = work.hessian, work.support, work.a
     for p in range(count):
         i = index[p]
         for s in range(p, count):
@@ -436,17 +449,21 @@ def _assemble(problem, state, work, count):
         if ridge > 0.0:
             for s in range(begin, p):
                 row = max(s, 0)
-                x = ridge * unit[row]
-                for t in range(p - row):
-                    hessian[row, row + t] -= x * unit[row + t]
                 hessian[row, row] += ridge
+                if exact:
+                    x = ridge * unit[row]
+                    for t in range(p - row):
+                        hessian[row, row + t] -= x * unit[row + t]
 
 
 @_inlined
-def _solve_normal(hessian, count, d):
+def _solve_normal(hessian: Floats, count: int, d: Floats) -> float:
     """d = H^-1 g by Cholesky, H the upper triangle and g the last column of `hessian`.
 
-    Directions without curvature are left out: their entry of d is zero.
+    Returns 1/2 g'd, the decrease that a quadratic objective would see.
+
+    A direction without curvature gets a little: if the objective falls along it, the step is long
+    and ends where the first code reaches zero; if not, rounding does not move the codes.
     """
     for p in range(count):
         width = count - p + 1
@@ -468,43 +485,138 @@ def _solve_normal(hessian, count, d):
             for j in range(width):
                 hessian[p, p + j] -= f0 * hessian[t, p + j]
             t += 1
-        pivot = hessian[p, p]
-        inverse = 1.0 / np.sqrt(pivot) if pivot > _PIVOT * diagonal else 0.0
+        pivot = hessian[p, p] if hessian[p, p] > _PIVOT * diagonal else _FLAT * diagonal
+        inverse = 1.0 / np.sqrt(pivot) if pivot > 0.0 else 0.0
         for j in range(width):
             hessian[p, p + j] *= inverse
         hessian[p, p] = inverse
+    promise = 0.0
     for back in range(count):
         p = max(count - 1 - back, 0)
         after = p + 1
         rest = hessian[p, count]
+        promise += 0.5 * rest * rest
         for j in range(back):
             rest -= hessian[p, after + j] * d[after + j]
         d[p] = rest * hessian[p, p]
+    return promise
 
 
 @_inlined
-def _first_crossing(state, work, count):
-    """Largest step <= 1 that keeps all signs; one half if the full step does."""
-    step = 1.0
+def _find_crossings(state: State, work: Work, count: int) -> None:
+    """Steps at which the codes z + step d pass through zero."""
     for p in range(count):
-        z, d = state.z[work.index[p]], work.d[p]
-        if z * (z + d) < 0.0:
-            step = min(step, -z / d)
-    return step if step < 1.0 else 0.5
+        z, d = state.z[work.support[p]], work.direction[p]
+        work.b[p] = -z / d if z * d < 0.0 else np.inf
 
 
 @_inlined
-def _try_step(problem, state, work, c, count, step):
-    """Codes z + step d, signs that would flip set to zero; returns the change of the objective.
+def _smooth_slope(problem: Problem, state: State, work: Work, count: int) -> tuple[float, float]:
+    """First and second derivative of the quadratic term along the direction: -u'd and d'Gd."""
+    index, direction = work.support, work.direction
+    slope = 0.0
+    curvature = 0.0
+    for p in range(count):
+        image = 0.0
+        for s in range(count):
+            image += problem.gram[index[p], index[s]] * direction[s]
+        slope -= state.u[index[p]] * direction[p]
+        curvature += image * direction[p]
+    return slope, curvature
 
+
+@_inlined
+def _penalty_slope(
+    problem: Problem, state: State, work: Work, count: int, step: float, after: bool
+) -> float:
+    """Derivative of the penalty along z + step d, just before or after `step`."""
+    index = work.support
+    slope = 0.0
+    p = 0
+    for r in range(problem.v.size):
+        if state.norms[r] == 0.0:
+            continue
+        square = 0.0
+        growth = 0.0
+        while p < count and index[p] < problem.starts[r + 1]:
+            z, d = state.z[index[p]], work.direction[p]
+            flipped = work.b[p] < step or (after and work.b[p] == step)
+            slope += problem.w[index[p]] * d * (1.0 if (z > 0.0) != flipped else -1.0)
+            square += (z + step * d) ** 2
+            growth += (z + step * d) * d
+            p += 1
+        if square > 0.0:
+            slope += problem.v[r] * growth / np.sqrt(square)
+    return slope
+
+
+@_inlined
+def _line_search(problem: Problem, state: State, work: Work, count: int) -> float:
+    """Step <= 1 to the minimum of the objective along the direction, across changes of sign.
+
+    Often a code is zero there: the objective has a kink where a code crosses zero, and a wall if
+    codes may not be negative.
+    """
+    first, curvature = _smooth_slope(problem, state, work, count)
+    step = 0.0
+    while True:
+        following = 1.0
+        for p in range(count):
+            if step < work.b[p] < following:
+                following = work.b[p]
+        slope = first + following * curvature
+        if slope + _penalty_slope(problem, state, work, count, following, False) >= 0.0:
+            break
+        step = following
+        if step == 1.0 or problem.nonnegative:
+            return step
+        if slope + _penalty_slope(problem, state, work, count, step, True) >= 0.0:
+            return step
+    # The minimum lies inside; the lower end of the bracket is on the descent's side of it.
+    for _ in range(40):
+        middle = 0.5 * (step + following)
+        slope = first + middle * curvature
+        if slope + _penalty_slope(problem, state, work, count, middle, False) < 0.0:
+            step = middle
+        else:
+            following = middle
+        if following - step <= 1e-3 * step:
+            break
+    return step
+
+
+@_inlined
+def _try_step(
+    problem: Problem,
+    state: State,
+    work: Work,
+    c: Floats,
+    count: int,
+    step: float,
+    clip: bool,
+    collapse: float,
+) -> float:
+    """Trial codes z + step d; returns the change of the objective.
+
+    Codes that are zero at `step` become so exactly; with `clip`, also those that would change sign,
     The change is summed from differences, -(z' - z)'(u + u')/2 + penalty(z') - penalty(z), and so
     keeps its digits when it is far below the objective's rounding.
     """
-    index, trial, u = work.index, work.trial, work.trial_u
-    for p in range(count):
-        z = state.z[index[p]]
-        new = z + step * work.d[p]
-        trial[p] = new if new * z > 0.0 and abs(new) > 1e-14 * abs(z) else 0.0
+    index, trial, u = work.support, work.trial, work.trial_u
+    p = 0
+    for r in range(problem.v.size):
+        if state.norms[r] == 0.0:
+            continue
+        begin = p
+        radial = 0.0
+        while p < count and index[p] < problem.starts[r + 1]:
+            zero = work.b[p] <= step if clip else work.b[p] == step
+            trial[p] = 0.0 if zero else state.z[index[p]] + step * work.direction[p]
+            radial += trial[p] * state.z[index[p]]
+            p += 1
+        if problem.v[r] > 0.0 and radial <= collapse * state.norms[r] ** 2:
+            for s in range(begin, p):
+                trial[s] = 0.0
     for j in range(c.size):
         u[j] = c[j]
     _subtract_rows(u, problem.gram, index, trial, count)
@@ -528,47 +640,77 @@ def _try_step(problem, state, work, c, count, step):
 
 
 @_inlined
-def _newton_step(problem, state, work, c):
-    """One step to the minimum over the support with fixed signs, kept only if it descends."""
-    count = _gather_support(state.z, work.index)
-    if count == 0:
-        return
-    _assemble(problem, state, work, count)
-    _solve_normal(work.hessian, count, work.d)
-    change = _try_step(problem, state, work, c, count, 1.0)
-    if not change < 0.0:
-        step = _first_crossing(state, work, count)
-        change = _try_step(problem, state, work, c, count, step)
-        if not change < 0.0:
-            return
+def _accept(problem: Problem, state: State, work: Work, count: int) -> int:
+    """Take the trial codes over; returns how many are not zero."""
+    kept = 0
     for p in range(count):
-        state.z[work.index[p]] = work.trial[p]
-    for j in range(c.size):
+        state.z[work.support[p]] = work.trial[p]
+        kept += work.trial[p] != 0.0
+    for j in range(state.u.size):
         state.u[j] = work.trial_u[j]
     for r in range(problem.v.size):
         if state.norms[r] > 0.0:
             _refresh_block(problem, state, r)
+    return kept
+
+
+@_inlined
+def _newton(problem: Problem, state: State, work: Work, c: Floats) -> None:
+    """Newton's step to the minimum over the support, kept only if the objective falls.
+
+    Where the full step fails, a line search takes its place; if that brings a code to zero, the
+    step is repeated on what is left, so that a support that is too large shrinks here.
+    """
+    count = _gather_support(state.z, work.support)
+    while count > 0:
+        _assemble(problem, state, work, count, True)
+        promise = _solve_normal(work.hessian, count, work.direction)
+        _find_crossings(state, work, count)
+        change = _try_step(problem, state, work, c, count, 1.0, True, 0.0)
+        if change < -_SUFFICIENT * promise:
+            _accept(problem, state, work, count)
+            return
+        _assemble(problem, state, work, count, False)
+        _solve_normal(work.hessian, count, work.direction)
+        _find_crossings(state, work, count)
+        step = _line_search(problem, state, work, count)
+        change = _try_step(problem, state, work, c, count, step, False, 0.1)
+        if not change < 0.0:
+            change = _try_step(problem, state, work, c, count, step, False, -np.inf)
+            if not change < 0.0:
+                return
+        if _accept(problem, state, work, count) == count:
+            return
+        count = _gather_support(state.z, work.support)
 
 
 # ---------------------------------------------------------------------------------------------
 # rows
 
 
-@_compiled
-def _begin_row(problem, state, work, c, row):
-    """Read the warm start; u and the subdifferential follow from it."""
-    warm = False
+@_inlined
+def _clear(problem: Problem, state: State, c: Floats) -> None:
+    """Codes zero."""
     for j in range(c.size):
-        z = np.float64(row[j])
-        if problem.nonnegative and z < 0.0:
-            z = 0.0
-        state.z[j] = z
+        state.z[j] = 0.0
         state.u[j] = c[j]
         state.low[j] = problem.floor[j]
         state.high[j] = problem.w[j]
-        warm = warm or z != 0.0
     for r in range(problem.v.size):
         state.norms[r] = 0.0
+
+
+@_compiled
+def _begin_row(problem: Problem, state: State, work: Work, c: Floats, row: Codes) -> None:
+    """Read the codes; u and the subdifferential follow from them."""
+    _clear(problem, state, c)
+    for r in range(problem.v.size):
+        work.seen[r] = 0
+    warm = False
+    for j in range(c.size):
+        z = np.float64(row[j])
+        state.z[j] = z if z > 0.0 or not problem.nonnegative else 0.0
+        warm = warm or state.z[j] != 0.0
     if warm:
         for r in range(problem.v.size):
             _refresh_block(problem, state, r)
@@ -576,20 +718,32 @@ def _begin_row(problem, state, work, c, row):
 
 
 @_compiled
-def _solve_row(problem, state, work, c, energy, tol, max_iter, stamp):
+def _solve_row(
+    problem: Problem,
+    state: State,
+    work: Work,
+    c: Floats,
+    energy: float,
+    tol: float,
+    max_iter: int,
+) -> int:
     """Rounds of a greedy sweep and a Newton step until the gap is closed; returns their number."""
-    objective, gap = _certificate(problem, state, work, c, energy)
+    objective, gap = _certificate(problem, state, c, energy)
+    if max_iter > 0 and objective > 0.5 * energy:
+        # A warm start that is worse than none.
+        _clear(problem, state, c)
+        objective, gap = _certificate(problem, state, c, energy)
     best_objective, best_gap, idle = objective, gap, 0
     iteration = 0
     while gap > tol * max(objective, _TINY) and iteration < max_iter and idle < _PATIENCE:
         iteration += 1
-        promise = _greedy_sweep(problem, state, work, stamp + iteration)
-        _newton_step(problem, state, work, c)
+        promise = _greedy_sweep(problem, state, work, iteration)
+        _newton(problem, state, work, c)
         # Without a finite gap, stop at a step that is small in the same sense: the gap is of first
         # order in the violation of optimality, the promised decrease of second.
         if promise == 0.0 or (gap == np.inf and promise <= tol * tol * objective):
             break
-        objective, gap = _certificate(problem, state, work, c, energy)
+        objective, gap = _certificate(problem, state, c, energy)
         if gap < 0.9 * best_gap or objective < (1.0 - 1e-13) * best_objective:
             best_objective, best_gap, idle = min(objective, best_objective), min(gap, best_gap), 0
         else:
@@ -599,21 +753,21 @@ def _solve_row(problem, state, work, c, energy, tol, max_iter, stamp):
 
 @_compiled
 def block_coordinate(
-    c,
-    energy,
-    gram,
-    starts,
-    w,
-    v,
-    block_constants,
-    nonnegative,
-    z,
-    objective,
-    gap,
-    iterations,
-    tol,
-    max_iter,
-):
+    c: Floats,
+    energy: Floats,
+    gram: Floats,
+    starts: Integers,
+    w: Floats,
+    v: Floats,
+    block_constants: Floats,
+    nonnegative: bool,
+    z: Codes,
+    objective: Floats,
+    gap: Floats,
+    iterations: Integers,
+    tol: float,
+    max_iter: int,
+) -> None:
     """Minimise, for each row, 1/2 z'Gz - c'z + 1/2 energy + sum_i w_i|z_i| + sum_r v_r ||z_r||.
 
     Parameters
@@ -661,16 +815,14 @@ def block_coordinate(
         np.empty(q),
         np.empty(q),
         np.empty(q, np.int64),
-        np.zeros(blocks, np.int64),
+        np.empty(blocks, np.int64),
         np.empty((q, q + 1)),
     )
-    stamp = 0
     for k in range(n):
         _begin_row(problem, state, work, c[k], z[k])
-        iterations[k] = _solve_row(problem, state, work, c[k], energy[k], tol, max_iter, stamp)
-        stamp += iterations[k]
+        iterations[k] = _solve_row(problem, state, work, c[k], energy[k], tol, max_iter)
         for j in range(q):
             z[k, j] = state.z[j]
         # Certify what is stored, not what was computed: rounding to float32 shows in the gap.
         _begin_row(problem, state, work, c[k], z[k])
-        objective[k], gap[k] = _certificate(problem, state, work, c[k], energy[k])
+        objective[k], gap[k] = _certificate(problem, state, c[k], energy[k])

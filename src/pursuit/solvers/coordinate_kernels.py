@@ -70,8 +70,8 @@ def active_set(
     objective, gap, iterations
         (n,), written; objective and gap are those of the codes as stored.
     excess, excess_bits
-        Scratch (q + 1,) in the dtype of the search, and the same memory as integers: floats that are
-        not negative are ordered as their bits, and maxima of integers are vectorised.
+        Scratch (q + 1,) in the dtype of the search, and the same memory as integers: floats that
+        are not negative are ordered as their bits, and maxima of integers are vectorised.
     """
     n, q = c.shape
     room = min(q, ROOM)
@@ -143,9 +143,7 @@ def active_set(
         )  # fmt: skip
         if solved and size > 0 and bound > tol * value:
             # the search rounds to its own dtype: refine with exact correlations of the residual
-            moved = _refine(
-                lam, active, z, signs, target, rhs, inverse_gram, size
-            )
+            moved = _refine(lam, active, z, signs, target, rhs, inverse_gram, size)
             value, bound = _store(
                 x[row], energy, atoms, lam, ridge, nonnegative, codes[row], active, z,
                 target, size, excess, listed, rounding, largest, steepest, residual, moved,
@@ -192,9 +190,7 @@ def _correlate(c: Array, gram: Array, active: Array, z: Array, size: int, u: Arr
 
 
 @njit(cache=True, nogil=True, fastmath=FLAGS)
-def _gauge(
-    u: Array, inverse: Array, nonnegative: bool, excess: Array, excess_bits: Array
-) -> float:
+def _gauge(u: Array, inverse: Array, nonnegative: bool, excess: Array, excess_bits: Array) -> float:
     """``excess_i = |u_i| / lam_i`` (``u_i / lam_i`` if non-negative); returns the largest."""
     q = u.shape[0]
     if nonnegative:
@@ -406,7 +402,7 @@ def _insert(
 
 @njit(cache=True, nogil=True, fastmath=FLAGS)
 def _delete(inverse_gram: Array, leaving: int, size: int, column: Array) -> None:
-    """Take an atom out of the inverse, ``B <- B - b b'/b_j``, and move the last one to its place."""
+    """Take an atom out of the inverse, ``B <- B - b b'/b_j``, and move the last one there."""
     width = _padded(size)
     last = size - 1
     scale = -1.0 / inverse_gram[leaving, leaving]

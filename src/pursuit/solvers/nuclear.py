@@ -104,4 +104,5 @@ def _shrink_singular_values(matrix: Tensor, threshold: float) -> Tensor:
     u, s, v = torch.linalg.svd(matrix, full_matrices=False)
     s = (s - threshold).clamp_min(0)
     rank = int((s > 0).sum())
-    return (u[:, :rank] * s[:rank]) @ v[:rank]
+    shrunk: Tensor = (u[:, :rank] * s[:rank]) @ v[:rank]
+    return shrunk

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-import torch
 from torch import Tensor
 
 from ..certificates import Certificate, is_met
@@ -56,7 +55,7 @@ def greedy(model: SparseModel, x: Tensor, z: Tensor, mask: Tensor | None) -> Ite
 
 
 def block_greedy(model: SparseModel, x: Tensor, z: Tensor, mask: Tensor | None) -> Iterator[Tensor]:
-    """A proximal step with ``L_r = ||Q_rr||`` on the block with the largest ``sqrt(L_r)||e_r||``."""
+    """A step with ``L_r = ||Q_rr||_2`` on the block with the largest ``sqrt(L_r) ||e_r||``."""
     labels = model.block_labels.to(z.device)
     constants = model.block_constants.to(z)
     steps = 1 / constants[labels]
@@ -68,7 +67,9 @@ def block_greedy(model: SparseModel, x: Tensor, z: Tensor, mask: Tensor | None) 
         yield z
 
 
-def iterates(name: str, model: SparseModel, x: Tensor, init: Tensor | None = None) -> Iterator[Tensor]:
+def iterates(
+    name: str, model: SparseModel, x: Tensor, init: Tensor | None = None
+) -> Iterator[Tensor]:
     """The codes after 1, 2, 3, ... steps of a plain iteration, without end.
 
     Examples

@@ -1,9 +1,18 @@
 """Exact codes of robust PCA and robust NMF: the outliers eliminated, a Huber problem is left."""
 
 from __future__ import annotations
-from .solution import Solver
+
 from ..models import SparseModel
-def _no(model: SparseModel) -> str | None: return "x"
+from .solution import Solver
+
+
+def _no(model: SparseModel) -> str | None:
+    return "x"
+
+
 NEWTON = Solver("newton", lambda p: None, _no, 1)
 HUBER_FISTA = Solver("huber_fista", lambda p: None, _no, 1)
-def prefers_newton(model): return True
+
+
+def prefers_newton(model):
+    return True

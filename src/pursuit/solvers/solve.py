@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .._checks import ArrayLike, as_codes, as_signals, require_choice
 from ..certificates import Certificate, is_met
-from ..models import SparseModel
+from ..models import SparseModel, require_model
 from .block import BLOCK_COORDINATE
 from .coordinate import COORDINATE
 from .plain import PLAIN
@@ -73,8 +73,7 @@ def solve(
     >>> pu.solve(model, torch.tensor([[3.0, -0.5]])).codes.tolist()
     [[2.0, 0.0]]
     """
-    if not isinstance(model, SparseModel):
-        raise TypeError(f"model must be a SparseModel, got {type(model).__name__}")
+    require_model(model)
     require_choice(method, ["auto", *METHODS], "method")
     if not 0 <= tol < float("inf"):
         raise ValueError(f"tol must be non-negative and finite, got {tol}")

@@ -4,21 +4,52 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from .solution import Problem, Result
 
-__all__ = ["as_array", "for_each_tile", "stretches"]
+__all__ = ["Array", "Rows", "as_array", "for_each_tile", "stretches"]
+
+Array = np.ndarray[Any, Any]
 
 #: rows that one thread works on at a time: a tile and its scratch stay in the cache
 TILE = 512
 
 
-def as_array(tensor: Tensor, dtype: type[np.floating] | None = None) -> np.ndarray:
+def as_array(tensor: Tensor) -> Array:
     """A tensor as a contiguous array, without a copy where none is needed."""
-    return np.ascontiguousarray(tensor.detach().cpu().numpy(), dtype=dtype)
+    return np.ascontiguousarray(tensor.detach().cpu().numpy())
+
+
+class Rows(NamedTuple):
+    """What a kernel writes for some rows; `codes` holds the start before it runs."""
+
+    codes: Array
+    objective: Array
+    gap: Array
+    iterations: Array
+
+    @classmethod
+    def of(cls, problem: Problem) -> Rows:
+        """Room for the whole batch, with the user's start or zero."""
+        n, size = len(problem.x), problem.model.code_size
+        codes = problem.x.new_zeros(n, size) if problem.init is None else problem.init.clone()
+        return cls(as_array(codes), np.empty(n), np.empty(n), np.empty(n, np.int64))
+
+    def part(self, rows: slice) -> Rows:
+        return Rows(*(array[rows] for array in self))
+
+    def result(self) -> Result:
+        return Result(
+            codes=torch.from_numpy(self.codes),
+            iterations=int(self.iterations.max()),
+            objective=torch.from_numpy(self.objective),
+            gap=torch.from_numpy(self.gap),
+        )
 
 
 def stretches(rows: int) -> Iterator[slice]:

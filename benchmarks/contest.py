@@ -1,0 +1,89 @@
+"""Timing contenders against each other: interleaved, medians, one process, pinned threads.
+
+A contender is a function without arguments that returns what it computed. All of them run in
+turn, several rounds, so that a busy moment of the machine hits everyone alike. What counts is
+the ratio of two medians of one run, never a number of seconds from another day.
+"""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from threadpoolctl import threadpool_limits
+
+CONSOLE = Console(width=120)
+
+
+@dataclass
+class Contender:
+    """A name, what it does, for how many samples, and what was measured."""
+
+    name: str
+    run: Callable[[], Any]
+    samples: int
+    seconds: list[float] = field(default_factory=list)
+    result: Any = None
+
+    @property
+    def microseconds(self) -> float:
+        """Median time per sample."""
+        return 1e6 * statistics.median(self.seconds) / self.samples
+
+    @property
+    def spread(self) -> float:
+        """Half the range of the middle half, as a part of the median."""
+        ordered = sorted(self.seconds)
+        quarter = len(ordered) // 4
+        middle = ordered[quarter : len(ordered) - quarter]
+        return (middle[-1] - middle[0]) / 2 / statistics.median(ordered)
+
+
+def compete(contenders: list[Contender], rounds: int = 5) -> None:
+    """Run all contenders in turn; a first round, not counted, compiles and warms up."""
+    for contender in contenders:
+        contender.result = contender.run()
+    for _ in range(rounds):
+        for contender in contenders:
+            start = time.perf_counter()
+            contender.run()
+            contender.seconds.append(time.perf_counter() - start)
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Torch, BLAS and OpenMP on so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        with threadpool_limits(count):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def table(title: str, columns: list[str], rows: list[list[str]]) -> None:
+    view = Table(title=title, title_justify="left")
+    for number, column in enumerate(columns):
+        view.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
+    for row in rows:
+        view.add_row(*row)
+    CONSOLE.print(view)
+
+
+def machine() -> str:
+    name = platform.processor() or platform.machine()
+    try:
+        with open("/proc/cpuinfo") as lines:
+            name = next(line.split(":")[1].strip() for line in lines if "model name" in line)
+    except (OSError, StopIteration):
+        pass
+    return f"{name}, torch {torch.__version__}, Python {platform.python_version()}"

@@ -1,0 +1,126 @@
+"""Every public entry answers bad input with one clear sentence."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import pursuit as pu
+
+MODEL = pu.models.Lasso(torch.eye(3, 4), lam=0.1)
+ROBUST = pu.models.RobustPCA(torch.eye(3, 4), 1.0, 0.1)
+X = torch.ones(2, 4)
+
+
+def entries(model: pu.models.SparseModel):
+    codes = torch.zeros(2, model.code_size)
+    return {
+        "solve": lambda x: pu.solve(model, x),
+        "certify": lambda x: pu.certify(model, x, codes),
+    }
+
+
+ENTRIES = {
+    **{f"lasso-{name}": entry for name, entry in entries(MODEL).items()},
+    **{f"robust-{name}": entry for name, entry in entries(ROBUST).items()},
+    "robust_pca": lambda x: pu.robust_pca(x, 1.0, 0.1),
+    "certify_low_rank": lambda x: pu.certify_low_rank(x, x, x, 1.0, 0.1),
+}
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize(
+    ("x", "error", "sentence"),
+    [
+        (torch.full((2, 4), torch.nan), ValueError, "x contains NaN or infinite values"),
+        (torch.full((2, 4), torch.inf), ValueError, "x contains NaN or infinite values"),
+        (torch.ones(0, 4), ValueError, r"x is empty, got shape \(0, 4\)"),
+        (torch.ones(4), ValueError, r"two dimensions.*got shape \(4,\); for a single row pass x"),
+        (torch.ones(1, 2, 4), ValueError, "two dimensions"),
+        (torch.ones(2, 4, dtype=torch.int64), TypeError, "x must be float32 or float64, got int64"),
+        (np.ones((2, 4), dtype=np.int32), TypeError, "got int32"),
+        (torch.ones(2, 4, dtype=torch.complex64), TypeError, "got complex64"),
+        (torch.ones(2, 4, dtype=torch.float16), TypeError, "got float16"),
+        ("signals", TypeError, "x must be a tensor or an array of numbers, got str"),
+        (None, TypeError, "x must be a tensor or an array of numbers, got NoneType"),
+    ],
+)
+def test_signals(entry: str, x, error: type[Exception], sentence: str) -> None:
+    with pytest.raises(error, match=sentence):
+        ENTRIES[entry](x)
+
+
+@pytest.mark.parametrize("entry", [name for name in ENTRIES if "-" in name])
+def test_signals_that_do_not_fit_the_model(entry: str) -> None:
+    with pytest.raises(ValueError, match="x has 5 features, but the dictionary has 4"):
+        ENTRIES[entry](torch.ones(2, 5))
+    with pytest.raises(ValueError, match="x is on meta, but the model is on cpu"):
+        ENTRIES[entry](torch.ones(2, 4, device="meta"))
+
+
+@pytest.mark.parametrize(
+    ("codes", "error", "sentence"),
+    [
+        (torch.zeros(2, 5), ValueError, "codes has 5 coefficients, but the model has 3"),
+        (torch.zeros(3, 3), ValueError, r"one row per signal \(2\), got 3 rows"),
+        (torch.full((2, 3), torch.nan), ValueError, "codes contains NaN"),
+        (torch.zeros(2, 3, dtype=torch.int64), TypeError, "codes must be float32 or float64"),
+        (torch.zeros(2, 3, device="meta"), ValueError, "codes is on meta, but x is on cpu"),
+    ],
+)
+def test_codes(codes: torch.Tensor, error: type[Exception], sentence: str) -> None:
+    with pytest.raises(error, match=sentence):
+        pu.certify(MODEL, X, codes)
+    with pytest.raises(error, match=sentence.replace("codes", "init")):
+        pu.solve(MODEL, X, init=codes)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "sentence"),
+    [
+        ({"method": "lars"}, ValueError, "method must be one of 'auto', 'ista', .*got 'lars'"),
+        ({"tol": -1.0}, ValueError, "tol must be non-negative and finite, got -1.0"),
+        ({"tol": float("nan")}, ValueError, "tol must be non-negative and finite, got nan"),
+        ({"max_iter": 0}, ValueError, "max_iter must be at least 1, got 0"),
+        ({"mask": torch.ones(2, 4)}, TypeError, "mask must be boolean"),
+        ({"mask": torch.ones(2, 3) > 0}, ValueError, r"mask must have the shape of x \(2, 4\)"),
+        ({"mask": torch.ones(2, 4, device="meta") > 0}, ValueError, "mask is on meta"),
+    ],
+)
+def test_arguments_of_solve(arguments, error: type[Exception], sentence: str) -> None:
+    with pytest.raises(error, match=sentence):
+        pu.solve(MODEL, X, **arguments)
+
+
+def test_what_is_not_a_model() -> None:
+    for entry in (pu.solve, lambda model, x: pu.certify(model, x, x)):
+        with pytest.raises(TypeError, match="model must be a SparseModel, got str"):
+            entry("lasso", X)
+
+
+def test_weights_of_robust_pca() -> None:
+    with pytest.raises(ValueError, match="lam_star must be non-negative"):
+        pu.robust_pca(X, -1.0, 0.1)
+    with pytest.raises(ValueError, match="lam must be non-negative"):
+        pu.robust_pca(X, 1.0, -0.1)
+    with pytest.raises(ValueError, match="low_rank must have one row per signal"):
+        pu.certify_low_rank(X, X[:1], X, 1.0, 0.1)
+
+
+def test_numpy_arrays_are_welcome() -> None:
+    x = np.random.default_rng(0).standard_normal((5, 4))
+    model = pu.models.Lasso(np.eye(3, 4), lam=0.1)
+    solution = pu.solve(model, x[::-1])
+    assert solution.codes.dtype == torch.float64
+    assert solution.converged.all()
+    mask = np.ones((5, 4), dtype=bool)
+    assert pu.solve(model, x, mask=mask).converged.all()
+
+
+def test_a_failed_call_leaves_the_input_alone() -> None:
+    x = torch.full((2, 4), torch.nan)
+    mask = torch.tensor([[True, False, True, True]] * 2)
+    with pytest.raises(ValueError, match="NaN"):
+        pu.solve(MODEL, x, mask=mask)
+    assert torch.isnan(x).all()

@@ -1,0 +1,51 @@
+"""What the documents show runs as it stands."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import pursuit as pu
+from pursuit import penalties
+
+ROOT = Path(__file__).parents[1]
+
+
+def blocks(document: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
+
+
+def test_readme_example() -> None:
+    (code,) = blocks("README.md")
+    assert len([line for line in code.splitlines() if line.strip()]) <= 12
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "converged=10000" in done.stdout
+
+
+def test_the_penalty_that_contributing_walks_through() -> None:
+    namespace = dict(vars(penalties))
+    exec(blocks("CONTRIBUTING.md")[0], namespace)
+    cost = namespace["Cost"](0.2)
+    peer = penalties.L1(0.2, nonnegative=True)
+    v = torch.randn(50, 12, generator=torch.Generator().manual_seed(0))
+    for step in (0.3, torch.linspace(0.1, 1.0, 12)):
+        torch.testing.assert_close(cost.prox(v, step), peer.prox(v, step))
+    torch.testing.assert_close(cost.value(v), peer.value(v))
+    torch.testing.assert_close(cost.gauge(v), peer.gauge(v))
+    model = pu.models.SparseModel(torch.randn(12, 8), cost)
+    solution = pu.solve(model, torch.randn(20, 8))
+    assert solution.method == "coordinate"
+    assert solution.converged.all()
+
+
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", *ROOT.glob("docs/*.md")])
+def test_links_lead_somewhere(document: str | Path) -> None:
+    path = ROOT / document
+    for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
+        if "://" not in target:
+            assert (path.parent / target).exists(), target
