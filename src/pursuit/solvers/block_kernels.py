@@ -19,13 +19,16 @@ Codes = NDArray[np.float32] | NDArray[np.float64]
 # non-negative code begins at -inf.
 _FLAGS = {"reassoc", "contract", "arcp", "nsz"}
 _compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath=_FLAGS)
-# Small functions are inlined: passing a dozen arrays costs more than most of them compute.
+# Small functions are inlined: passing a dozen arrays costs more than most of them compute. The
+# large ones are not, for the sake of the compiler's time.
 _inlined = njit(cache=True, nogil=True, error_model="numpy", fastmath=_FLAGS, forceinline=True)
 
 _TINY = np.finfo(np.float64).tiny
 _PIVOT = 1e-12  # below this share of its diagonal entry, a pivot counts as zero,
-_FLAT = 1e-6  # and is replaced by this share
+_FLAT = 1e-10  # and is replaced by this share
+_FAR = 1e12  # the longest step of a line search, if the objective hardly curves
 _SUFFICIENT = 0.1  # a full Newton step is kept if it brings this share of what it promised
+_COLLAPSED = 0.1  # a line search tries to leave out blocks that it shortens to this share
 _WORTHWHILE = 1e-2  # a greedy sweep ends when the best block promises this share of the first
 _PATIENCE = 6  # rounds without progress after which rounding is taken to be the limit
 
@@ -60,7 +63,7 @@ class Work(NamedTuple):
     """Scratch memory, allocated once for all rows."""
 
     a: Floats
-    b: Floats
+    b: Floats  # in Newton's steps: where the codes cross zero
     direction: Floats
     trial: Floats
     trial_u: Floats
@@ -389,7 +392,7 @@ def _support_size(z: Floats) -> int:
     return count
 
 
-@_inlined
+@_compiled
 def _greedy_sweep(problem: Problem, state: State, work: Work, iteration: int) -> float:
     """Descend block after block, the most promising first; return the first promise.
 
@@ -457,14 +460,14 @@ def _assemble(problem: Problem, state: State, work: Work, count: int, exact: boo
 
 
 @_inlined
-def _solve_normal(hessian: Floats, count: int, d: Floats) -> float:
+def _solve_normal(hessian: Floats, count: int, d: Floats) -> tuple[float, bool]:
     """d = H^-1 g by Cholesky, H the upper triangle and g the last column of `hessian`.
 
-    Returns 1/2 g'd, the decrease that a quadratic objective would see.
+    Returns 1/2 g'd, the decrease that a quadratic objective would see, and whether H is singular.
 
-    A direction without curvature gets a little: if the objective falls along it, the step is long
-    and ends where the first code reaches zero; if not, rounding does not move the codes.
+    In that case directions without curvature get a little.
     """
+    flat = False
     for p in range(count):
         width = count - p + 1
         diagonal = hessian[p, p]
@@ -485,7 +488,10 @@ def _solve_normal(hessian: Floats, count: int, d: Floats) -> float:
             for j in range(width):
                 hessian[p, p + j] -= f0 * hessian[t, p + j]
             t += 1
-        pivot = hessian[p, p] if hessian[p, p] > _PIVOT * diagonal else _FLAT * diagonal
+        pivot = hessian[p, p]
+        if not pivot > _PIVOT * diagonal:
+            pivot = _FLAT * diagonal
+            flat = True
         inverse = 1.0 / np.sqrt(pivot) if pivot > 0.0 else 0.0
         for j in range(width):
             hessian[p, p + j] *= inverse
@@ -499,12 +505,12 @@ def _solve_normal(hessian: Floats, count: int, d: Floats) -> float:
         for j in range(back):
             rest -= hessian[p, after + j] * d[after + j]
         d[p] = rest * hessian[p, p]
-    return promise
+    return promise, flat
 
 
 @_inlined
 def _find_crossings(state: State, work: Work, count: int) -> None:
-    """Steps at which the codes z + step d pass through zero."""
+    """Steps at which the codes z + step d cross zero, kept in `work.b`."""
     for p in range(count):
         z, d = state.z[work.support[p]], work.direction[p]
         work.b[p] = -z / d if z * d < 0.0 else np.inf
@@ -550,17 +556,18 @@ def _penalty_slope(
     return slope
 
 
-@_inlined
+@_compiled
 def _line_search(problem: Problem, state: State, work: Work, count: int) -> float:
-    """Step <= 1 to the minimum of the objective along the direction, across changes of sign.
+    """Step to the minimum of the objective along the direction, across changes of sign.
 
     Often a code is zero there: the objective has a kink where a code crosses zero, and a wall if
     codes may not be negative.
     """
     first, curvature = _smooth_slope(problem, state, work, count)
     step = 0.0
-    while True:
-        following = 1.0
+    reach = 1.0
+    while reach < _FAR:
+        following = reach
         for p in range(count):
             if step < work.b[p] < following:
                 following = work.b[p]
@@ -568,12 +575,14 @@ def _line_search(problem: Problem, state: State, work: Work, count: int) -> floa
         if slope + _penalty_slope(problem, state, work, count, following, False) >= 0.0:
             break
         step = following
-        if step == 1.0 or problem.nonnegative:
-            return step
-        if slope + _penalty_slope(problem, state, work, count, step, True) >= 0.0:
+        if step == reach:
+            reach *= 8.0
+        elif problem.nonnegative or (
+            slope + _penalty_slope(problem, state, work, count, step, True) >= 0.0
+        ):
             return step
     # The minimum lies inside; the lower end of the bracket is on the descent's side of it.
-    for _ in range(40):
+    for _ in range(60):
         middle = 0.5 * (step + following)
         slope = first + middle * curvature
         if slope + _penalty_slope(problem, state, work, count, middle, False) < 0.0:
@@ -586,23 +595,16 @@ def _line_search(problem: Problem, state: State, work: Work, count: int) -> floa
 
 
 @_inlined
-def _try_step(
-    problem: Problem,
-    state: State,
-    work: Work,
-    c: Floats,
-    count: int,
-    step: float,
-    clip: bool,
-    collapse: float,
-) -> float:
-    """Trial codes z + step d; returns the change of the objective.
+def _set_trial(
+    problem: Problem, state: State, work: Work, count: int, step: float, clip: bool, collapse: float
+) -> None:
+    """Trial codes z + step d.
 
-    Codes that are zero at `step` become so exactly; with `clip`, also those that would change sign,
-    The change is summed from differences, -(z' - z)'(u + u')/2 + penalty(z') - penalty(z), and so
-    keeps its digits when it is far below the objective's rounding.
+    Codes that are zero at `step` become so exactly, with `clip` also those that would change sign.
+    A block is set to zero as a whole if less than the share `collapse` of its length is left in its
+    old direction: like a sign, a direction does not turn round.
     """
-    index, trial, u = work.support, work.trial, work.trial_u
+    index, trial = work.support, work.trial
     p = 0
     for r in range(problem.v.size):
         if state.norms[r] == 0.0:
@@ -617,6 +619,26 @@ def _try_step(
         if problem.v[r] > 0.0 and radial <= collapse * state.norms[r] ** 2:
             for s in range(begin, p):
                 trial[s] = 0.0
+
+
+@_compiled
+def _try_step(
+    problem: Problem,
+    state: State,
+    work: Work,
+    c: Floats,
+    count: int,
+    step: float,
+    clip: bool,
+    collapse: float,
+) -> float:
+    """Change of the objective from z to the trial codes z'.
+
+    It is summed from differences, -(z' - z)'(u + u')/2 + penalty(z') - penalty(z), and so keeps its
+    digits when it is far below the objective's rounding.
+    """
+    _set_trial(problem, state, work, count, step, clip, collapse)
+    index, trial, u = work.support, work.trial, work.trial_u
     for j in range(c.size):
         u[j] = c[j]
     _subtract_rows(u, problem.gram, index, trial, count)
@@ -640,48 +662,68 @@ def _try_step(
 
 
 @_inlined
-def _accept(problem: Problem, state: State, work: Work, count: int) -> int:
-    """Take the trial codes over; returns how many are not zero."""
-    kept = 0
+def _accept(problem: Problem, state: State, work: Work, count: int) -> None:
+    """Take the trial codes over."""
     for p in range(count):
         state.z[work.support[p]] = work.trial[p]
-        kept += work.trial[p] != 0.0
     for j in range(state.u.size):
         state.u[j] = work.trial_u[j]
     for r in range(problem.v.size):
         if state.norms[r] > 0.0:
             _refresh_block(problem, state, r)
-    return kept
 
 
-@_inlined
-def _newton(problem: Problem, state: State, work: Work, c: Floats) -> None:
+@_compiled
+def _search(problem: Problem, state: State, work: Work, c: Floats, count: int) -> float:
+    """Go along the direction to the minimum of the objective; returns its change."""
+    step = _line_search(problem, state, work, count)
+    change = _try_step(problem, state, work, c, count, step, False, _COLLAPSED)
+    if not change < 0.0:
+        change = _try_step(problem, state, work, c, count, step, False, -np.inf)
+    if change < 0.0:
+        _accept(problem, state, work, count)
+    return change
+
+
+@_compiled
+def _find_direction(
+    problem: Problem, state: State, work: Work, count: int, exact: bool
+) -> tuple[float, bool]:
+    """Newton's direction on the support, exact or of the majoriser, and where codes cross zero."""
+    _assemble(problem, state, work, count, exact)
+    promise, flat = _solve_normal(work.hessian, count, work.direction)
+    _find_crossings(state, work, count)
+    return promise, flat
+
+
+@_compiled
+def _newton(problem: Problem, state: State, work: Work, c: Floats, repeats: int) -> None:
     """Newton's step to the minimum over the support, kept only if the objective falls.
 
-    Where the full step fails, a line search takes its place; if that brings a code to zero, the
-    step is repeated on what is left, so that a support that is too large shrinks here.
+    Where the full step fails, a line search takes its place, and if that brings little, one along
+    the direction of the majoriser. If a code reaches zero, the step is repeated on what is left,
+    so that a support that is too large shrinks here.
     """
     count = _gather_support(state.z, work.support)
-    while count > 0:
-        _assemble(problem, state, work, count, True)
-        promise = _solve_normal(work.hessian, count, work.direction)
-        _find_crossings(state, work, count)
-        change = _try_step(problem, state, work, c, count, 1.0, True, 0.0)
-        if change < -_SUFFICIENT * promise:
-            _accept(problem, state, work, count)
-            return
-        _assemble(problem, state, work, count, False)
-        _solve_normal(work.hessian, count, work.direction)
-        _find_crossings(state, work, count)
-        step = _line_search(problem, state, work, count)
-        change = _try_step(problem, state, work, c, count, step, False, 0.1)
-        if not change < 0.0:
-            change = _try_step(problem, state, work, c, count, step, False, -np.inf)
-            if not change < 0.0:
+    while count > 0 and repeats > 0:
+        repeats -= 1
+        promise, flat = _find_direction(problem, state, work, count, True)
+        if not flat:
+            change = _try_step(problem, state, work, c, count, 1.0, True, 0.0)
+            if change < -_SUFFICIENT * promise:
+                _accept(problem, state, work, count)
                 return
-        if _accept(problem, state, work, count) == count:
-            return
-        count = _gather_support(state.z, work.support)
+        change = _search(problem, state, work, c, count)
+        kept = _gather_support(state.z, work.support)
+        if kept == count:
+            if change < -_SUFFICIENT * promise:
+                return
+            _find_direction(problem, state, work, count, False)
+            _search(problem, state, work, c, count)
+            kept = _gather_support(state.z, work.support)
+            if kept == count:
+                return
+        count = kept
 
 
 # ---------------------------------------------------------------------------------------------
@@ -738,7 +780,8 @@ def _solve_row(
     while gap > tol * max(objective, _TINY) and iteration < max_iter and idle < _PATIENCE:
         iteration += 1
         promise = _greedy_sweep(problem, state, work, iteration)
-        _newton(problem, state, work, c)
+        # Early supports are provisional: it does not pay to shrink them to the end.
+        _newton(problem, state, work, c, 1 << min(iteration, 30))
         # Without a finite gap, stop at a step that is small in the same sense: the gap is of first
         # order in the violation of optimality, the promised decrease of second.
         if promise == 0.0 or (gap == np.inf and promise <= tol * tol * objective):

@@ -28,6 +28,8 @@ JOIN = 8
 ROOM = 1024
 #: the rows of the small inverse are padded to full vectors
 PAD = 16
+#: what only other kernels call needs no wrapper for Python, which would take longest to compile
+_inner = njit(nogil=True, fastmath=FLAGS, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
 @njit(cache=True, nogil=True, fastmath=FLAGS)
@@ -155,7 +157,7 @@ def active_set(
         iterations[row] = count
 
 
-@njit(cache=True, nogil=True, fastmath=FLAGS)
+@_inner
 def _load(code: Array, active: Array, z: Array, signs: Array, joined: Array) -> int:
     """The support of the starting code; returns its size."""
     size = 0
@@ -169,7 +171,7 @@ def _load(code: Array, active: Array, z: Array, signs: Array, joined: Array) -> 
     return size
 
 
-@njit(cache=True, nogil=True, fastmath=FLAGS)
+@_inner
 def _correlate(c: Array, gram: Array, active: Array, z: Array, size: int, u: Array) -> None:
     """``u = c - G z``, two atoms at a time so that u is loaded and stored half as often."""
     q = c.shape[0]
@@ -189,7 +191,7 @@ def _correlate(c: Array, gram: Array, active: Array, z: Array, size: int, u: Arr
             u[i] -= a * first[i]
 
 
-@njit(cache=True, nogil=True, fastmath=FLAGS)
+@_inner
 def _gauge(u: Array, inverse: Array, nonnegative: bool, excess: Array, excess_bits: Array) -> float:
     """``excess_i = |u_i| / lam_i`` (``u_i / lam_i`` if non-negative); returns the largest."""
     q = u.shape[0]
@@ -206,7 +208,7 @@ def _gauge(u: Array, inverse: Array, nonnegative: bool, excess: Array, excess_bi
     return max(np.float64(excess[q]), 0.0)
 
 
-@njit(cache=True, nogil=True, fastmath=FLAGS)
+@_inner
 def _list_above(excess: Array, threshold: float, listed: Array) -> int:
     """The numbers of the entries above a threshold, found without branches; returns how many."""
     limit = excess.dtype.type(threshold)
@@ -217,7 +219,7 @@ def _list_above(excess: Array, threshold: float, listed: Array) -> int:
     return count
 
 
-@njit(cache=True, nogil=True, fastmath=FLAGS)
+@_inner
 def _estimate(
     c: Array, lam: Array, active: Array, z: Array, signs: Array, size: int, gauge: float,
     energy: float,
@@ -233,7 +235,7 @@ def _estimate(
     return 0.5 * square + charge, 0.5 * slack * slack * square + slack * charge
 
 
-@njit(cache=True, nogil=True, fastmath=FLAGS)
+@_inner
 def _grow(
     u: Array, excess: Array, gauge: float, listed: Array, active: Array, z: Array, signs: Array,
     joined: Array, size: int, room: int,
@@ -251,7 +253,7 @@ def _grow(
     return size
 
 
-@njit(cache=True, nogil=True, fastmath=FLAGS)
+@_inner
 def _enter(
     gram: Array, active: Array, z: Array, signs: Array, joined: Array, column: Array, image: Array,
     inverse_gram: Array, known: int, size: int,
@@ -285,12 +287,12 @@ def _enter(
     return size, True
 
 
-@njit(cache=True, nogil=True, fastmath=FLAGS)
+@_inner
 def _move(active: Array, z: Array, signs: Array, source: int, target: int) -> None:
     active[target], z[target], signs[target] = active[source], z[source], signs[source]
 
 
-@njit(cache=True, nogil=True, fastmath=FLAGS)
+@_inner
 def _exchange(z: Array, signs: Array, image: Array, known: int) -> int:
     """Move along a direction that leaves the residual as it is, until a coefficient is zero.
 
@@ -312,7 +314,7 @@ def _exchange(z: Array, signs: Array, image: Array, known: int) -> int:
     return leaving
 
 
-@njit(cache=True, nogil=True, fastmath=FLAGS)
+@_inner
 def _solve_support(
     c: Array, lam: Array, active: Array, z: Array, signs: Array, target: Array, rhs: Array,
     inverse_gram: Array, joined: Array, size: int,
@@ -342,13 +344,13 @@ def _solve_support(
     return size
 
 
-@njit(cache=True, nogil=True, fastmath=FLAGS)
+@_inner
 def _padded(size: int) -> int:
     """Rows are worked on in full vectors: a scalar remainder would cost more than it saves."""
     return (size + PAD - 1) // PAD * PAD
 
 
-@njit(cache=True, nogil=True, fastmath=FLAGS)
+@_inner
 def _multiply(inverse_gram: Array, values: Array, size: int, product: Array) -> None:
     """``product = G_AA^{-1} values``, as a sum of rows, since the matrix is symmetric."""
     width = _padded(size)
@@ -361,7 +363,7 @@ def _multiply(inverse_gram: Array, values: Array, size: int, product: Array) -> 
             product[p] += value * row[p]
 
 
-@njit(cache=True, nogil=True, fastmath=FLAGS)
+@_inner
 def _insert(
     gram: Array, active: Array, size: int, column: Array, image: Array, inverse_gram: Array
 ) -> bool:
@@ -400,7 +402,7 @@ def _insert(
     return True
 
 
-@njit(cache=True, nogil=True, fastmath=FLAGS)
+@_inner
 def _delete(inverse_gram: Array, leaving: int, size: int, column: Array) -> None:
     """Take an atom out of the inverse, ``B <- B - b b'/b_j``, and move the last one there."""
     width = _padded(size)
@@ -420,7 +422,7 @@ def _delete(inverse_gram: Array, leaving: int, size: int, column: Array) -> None
         inverse_gram[k, last] = 0.0
 
 
-@njit(cache=True, nogil=True, fastmath=FLAGS)
+@_inner
 def _store(
     x: Array, energy: float, atoms: Array, lam: Array, ridge: Array,
     nonnegative: bool, code: Array, active: Array, z: Array, target: Array, size: int,
@@ -475,7 +477,7 @@ def _store(
     return objective, max(gap, 0.0) + 16 * np.finfo(np.float64).eps * objective
 
 
-@njit(cache=True, nogil=True, fastmath=FLAGS)
+@_inner
 def _subtract(atoms: Array, active: Array, values: Array, size: int, residual: Array) -> None:
     """``residual -= z D``, two atoms at a time."""
     m = residual.shape[0]
@@ -493,7 +495,7 @@ def _subtract(atoms: Array, active: Array, values: Array, size: int, residual: A
             residual[j] -= a * first[j]
 
 
-@njit(cache=True, nogil=True, fastmath=FLAGS)
+@_inner
 def _dot(atom: Array, residual: Array) -> float:
     product = 0.0
     for j in range(residual.shape[0]):
@@ -501,7 +503,7 @@ def _dot(atom: Array, residual: Array) -> float:
     return product
 
 
-@njit(cache=True, nogil=True, fastmath=FLAGS)
+@_inner
 def _refine(
     lam: Array, active: Array, z: Array, signs: Array, target: Array,
     rhs: Array, inverse_gram: Array, size: int,
@@ -519,7 +521,7 @@ def _refine(
     return moved
 
 
-@njit(cache=True, nogil=True, fastmath=FLAGS)
+@_inner
 def _descend(
     x: Array, atoms: Array, gram: Array, lam: Array, nonnegative: bool, energy: float,
     active: Array, z: Array, size: int, dense: Array, u: Array, tol: float, max_iter: int,
