@@ -463,9 +463,8 @@ def _assemble(problem: Problem, state: State, work: Work, count: int, exact: boo
 def _solve_normal(hessian: Floats, count: int, d: Floats) -> tuple[float, bool]:
     """d = H^-1 g by Cholesky, H the upper triangle and g the last column of `hessian`.
 
-    Returns 1/2 g'd, the decrease that a quadratic objective would see, and whether H is singular.
-
-    In that case directions without curvature get a little.
+    Returns 1/2 g'd, the decrease that a quadratic objective would see, and whether H is singular;
+    directions without curvature then get a little.
     """
     flat = False
     for p in range(count):
@@ -490,8 +489,11 @@ def _solve_normal(hessian: Floats, count: int, d: Floats) -> tuple[float, bool]:
             t += 1
         pivot = hessian[p, p]
         if not pivot > _PIVOT * diagonal:
-            pivot = _FLAT * diagonal
             flat = True
+            pivot = _FLAT * diagonal
+            # Of a row without a pivot only rounding is left, which must not be magnified.
+            for j in range(width - 2):
+                hessian[p, p + 1 + j] = 0.0
         inverse = 1.0 / np.sqrt(pivot) if pivot > 0.0 else 0.0
         for j in range(width):
             hessian[p, p + j] *= inverse
@@ -612,8 +614,10 @@ def _set_trial(
         begin = p
         radial = 0.0
         while p < count and index[p] < problem.starts[r + 1]:
+            new = state.z[index[p]] + step * work.direction[p]
             zero = work.b[p] <= step if clip else work.b[p] == step
-            trial[p] = 0.0 if zero else state.z[index[p]] + step * work.direction[p]
+            # Rounding alone may pass a crossing that is just ahead.
+            trial[p] = 0.0 if zero or (problem.nonnegative and new < 0.0) else new
             radial += trial[p] * state.z[index[p]]
             p += 1
         if problem.v[r] > 0.0 and radial <= collapse * state.norms[r] ** 2:
@@ -812,6 +816,9 @@ def block_coordinate(
     max_iter: int,
 ) -> None:
     """Minimise, for each row, 1/2 z'Gz - c'z + 1/2 energy + sum_i w_i|z_i| + sum_r v_r ||z_r||.
+
+    Arrays are best C-contiguous. A row that rounding keeps from `tol` stops where it is; its gap
+    says so.
 
     Parameters
     ----------

@@ -27,7 +27,7 @@ def prefers_newton(model: SparseModel) -> bool:
     """Whether Newton's method is the quicker of the two on this model."""
     from .robust_kernels import prefer_newton
 
-    if _misfit(model) is not None:
+    if not isinstance(model, RobustPCA) or _misfit(model) is not None:
         return False
     atoms = as_array(model.dictionary).astype(np.float64)
     nonnegative = isinstance(model, RobustNMF)
