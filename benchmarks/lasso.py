@@ -92,7 +92,7 @@ def front(atoms: int, workers: int, count: int, rounds: int) -> None:
     dictionary = textures.learn_dictionary(textures.patches(4000), atoms, LAM)
     model = Lasso(dictionary, LAM)
     x = textures.patches(count // 3, "test", seed=1)
-    few, fewest = x[: min(600, len(x))], x[: min(100, len(x))]
+    few, fewest = x[: min(600, len(x))], x[: min(50, len(x))]
     contenders = [
         Contender(
             f"pursuit, tol {tol:.0e}", lambda tol=tol: pu.solve(model, x, tol=tol).codes, len(x)

@@ -24,15 +24,19 @@ FLAGS = {"reassoc", "contract", "arcp", "nsz", "nnan"}
 FRACTION = 0.7
 #: ... but at most so many join at once
 JOIN = 8
+#: how often a support that was found is refined to the accuracy of float64
+REFINEMENTS = 2
 #: the largest support that is solved directly; beyond it coordinate descent takes over
 ROOM = 1024
 #: the rows of the small inverse are padded to full vectors
 PAD = 16
-#: what only other kernels call needs no wrapper for Python, which would take longest to compile
-_inner = njit(nogil=True, fastmath=FLAGS, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+_compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath=FLAGS)
+# What runs for every row is inlined: passing a dozen arrays takes longer than most of it computes.
+_inlined = njit(cache=True, nogil=True, error_model="numpy", fastmath=FLAGS, forceinline=True)
 
 
-@njit(cache=True, nogil=True, fastmath=FLAGS)
+@_compiled
 def active_set(
     x: Array,
     c: Array,
@@ -104,7 +108,7 @@ def active_set(
         solved = size <= room
         known = 0
         count = 0
-        best = np.inf
+        value = bound = best = np.inf
         while solved:
             size, solved = _enter(
                 gram, active, z, signs, joined, rhs, target, inverse_gram, known, size
@@ -121,35 +125,46 @@ def active_set(
             if count >= max_iter or bound <= 0.25 * tol * value:
                 break
             if not value < best:
-                # rounding ended the descent; in double precision, coordinates go on
-                solved = not double or bound <= tol * value
                 break
             best = value
             size = _grow(u, excess, gauge, listed, active, z, signs, joined, size, room)
             if size == known:
                 break
             count += 1
-        if not solved:
-            size, sweeps = _descend(
-                x[row], atoms, exact_gram, lam, nonnegative, energy, active, z, size,
-                dense, dense_u, tol, max_iter - count,
-            )  # fmt: skip
-            count += sweeps
-            for i in range(q):
-                u[i] = dense_u[i]
-                joined[i] = False
-            _gauge(u, inverse, nonnegative, excess, excess_bits)
-        value, bound = _store(
-            x[row], energy, atoms, lam, ridge, nonnegative, codes[row], active, z, target,
-            size, excess, listed, rounding, largest, steepest, residual, 0.0,
-        )  # fmt: skip
-        if solved and size > 0 and bound > tol * value:
-            # the search rounds to its own dtype: refine with exact correlations of the residual
-            moved = _refine(lam, active, z, signs, target, rhs, inverse_gram, size)
+        moved = 0.0
+        attempts = 0
+        value = np.inf
+        while True:
+            if not solved:
+                size, sweeps = _descend(
+                    x[row], atoms, exact_gram, lam, nonnegative, energy, active, z, size,
+                    dense, dense_u, tol, max_iter - count,
+                )  # fmt: skip
+                count += sweeps
+                for i in range(q):
+                    u[i] = dense_u[i]
+                    joined[i] = False
+                _gauge(u, inverse, nonnegative, excess, excess_bits)
+            before = value
             value, bound = _store(
-                x[row], energy, atoms, lam, ridge, nonnegative, codes[row], active, z,
-                target, size, excess, listed, rounding, largest, steepest, residual, moved,
+                x[row], energy, atoms, lam, ridge, nonnegative, codes[row], active, z, target,
+                size, excess, listed, rounding, largest, steepest, residual, moved,
             )  # fmt: skip
+            if bound <= tol * value or not solved:
+                break
+            if value > before:
+                for k in range(size):
+                    z[k] = dense[k]
+            elif size > 0 and attempts < REFINEMENTS:
+                # the search rounds to its own dtype: refine with exact correlations
+                attempts += 1
+                for k in range(size):
+                    dense[k] = z[k]
+                moved += _refine(lam, active, z, signs, target, rhs, inverse_gram, size)
+                continue
+            if not double or count >= max_iter:
+                break
+            solved = False  # rounding ended the search, as with nearly dependent atoms
         for k in range(size):
             joined[active[k]] = False
         objective[row] = value
@@ -157,7 +172,7 @@ def active_set(
         iterations[row] = count
 
 
-@_inner
+@_compiled
 def _load(code: Array, active: Array, z: Array, signs: Array, joined: Array) -> int:
     """The support of the starting code; returns its size."""
     size = 0
@@ -171,7 +186,7 @@ def _load(code: Array, active: Array, z: Array, signs: Array, joined: Array) -> 
     return size
 
 
-@_inner
+@_inlined
 def _correlate(c: Array, gram: Array, active: Array, z: Array, size: int, u: Array) -> None:
     """``u = c - G z``, two atoms at a time so that u is loaded and stored half as often."""
     q = c.shape[0]
@@ -191,7 +206,7 @@ def _correlate(c: Array, gram: Array, active: Array, z: Array, size: int, u: Arr
             u[i] -= a * first[i]
 
 
-@_inner
+@_inlined
 def _gauge(u: Array, inverse: Array, nonnegative: bool, excess: Array, excess_bits: Array) -> float:
     """``excess_i = |u_i| / lam_i`` (``u_i / lam_i`` if non-negative); returns the largest."""
     q = u.shape[0]
@@ -208,7 +223,7 @@ def _gauge(u: Array, inverse: Array, nonnegative: bool, excess: Array, excess_bi
     return max(np.float64(excess[q]), 0.0)
 
 
-@_inner
+@_inlined
 def _list_above(excess: Array, threshold: float, listed: Array) -> int:
     """The numbers of the entries above a threshold, found without branches; returns how many."""
     limit = excess.dtype.type(threshold)
@@ -219,7 +234,7 @@ def _list_above(excess: Array, threshold: float, listed: Array) -> int:
     return count
 
 
-@_inner
+@_inlined
 def _estimate(
     c: Array, lam: Array, active: Array, z: Array, signs: Array, size: int, gauge: float,
     energy: float,
@@ -235,7 +250,7 @@ def _estimate(
     return 0.5 * square + charge, 0.5 * slack * slack * square + slack * charge
 
 
-@_inner
+@_inlined
 def _grow(
     u: Array, excess: Array, gauge: float, listed: Array, active: Array, z: Array, signs: Array,
     joined: Array, size: int, room: int,
@@ -253,7 +268,7 @@ def _grow(
     return size
 
 
-@_inner
+@_inlined
 def _enter(
     gram: Array, active: Array, z: Array, signs: Array, joined: Array, column: Array, image: Array,
     inverse_gram: Array, known: int, size: int,
@@ -287,12 +302,12 @@ def _enter(
     return size, True
 
 
-@_inner
+@_inlined
 def _move(active: Array, z: Array, signs: Array, source: int, target: int) -> None:
     active[target], z[target], signs[target] = active[source], z[source], signs[source]
 
 
-@_inner
+@_compiled
 def _exchange(z: Array, signs: Array, image: Array, known: int) -> int:
     """Move along a direction that leaves the residual as it is, until a coefficient is zero.
 
@@ -314,7 +329,7 @@ def _exchange(z: Array, signs: Array, image: Array, known: int) -> int:
     return leaving
 
 
-@_inner
+@_inlined
 def _solve_support(
     c: Array, lam: Array, active: Array, z: Array, signs: Array, target: Array, rhs: Array,
     inverse_gram: Array, joined: Array, size: int,
@@ -344,13 +359,13 @@ def _solve_support(
     return size
 
 
-@_inner
+@_inlined
 def _padded(size: int) -> int:
     """Rows are worked on in full vectors: a scalar remainder would cost more than it saves."""
     return (size + PAD - 1) // PAD * PAD
 
 
-@_inner
+@_inlined
 def _multiply(inverse_gram: Array, values: Array, size: int, product: Array) -> None:
     """``product = G_AA^{-1} values``, as a sum of rows, since the matrix is symmetric."""
     width = _padded(size)
@@ -363,7 +378,7 @@ def _multiply(inverse_gram: Array, values: Array, size: int, product: Array) -> 
             product[p] += value * row[p]
 
 
-@_inner
+@_inlined
 def _insert(
     gram: Array, active: Array, size: int, column: Array, image: Array, inverse_gram: Array
 ) -> bool:
@@ -380,7 +395,8 @@ def _insert(
     pivot = diagonal
     for k in range(size):
         pivot -= column[k] * image[k]
-    if pivot <= max(1e-10, 100 * np.finfo(gram.dtype).eps) * diagonal:
+    # the inverse magnifies rounding by diagonal / pivot, in the next pivot too: hence the root
+    if pivot <= 8 * np.sqrt(np.finfo(gram.dtype).eps) * diagonal:
         return False
     width = _padded(size + 1)
     for p in range(size, width):
@@ -402,7 +418,7 @@ def _insert(
     return True
 
 
-@_inner
+@_inlined
 def _delete(inverse_gram: Array, leaving: int, size: int, column: Array) -> None:
     """Take an atom out of the inverse, ``B <- B - b b'/b_j``, and move the last one there."""
     width = _padded(size)
@@ -422,7 +438,7 @@ def _delete(inverse_gram: Array, leaving: int, size: int, column: Array) -> None
         inverse_gram[k, last] = 0.0
 
 
-@_inner
+@_inlined
 def _store(
     x: Array, energy: float, atoms: Array, lam: Array, ridge: Array,
     nonnegative: bool, code: Array, active: Array, z: Array, target: Array, size: int,
@@ -477,25 +493,27 @@ def _store(
     return objective, max(gap, 0.0) + 16 * np.finfo(np.float64).eps * objective
 
 
-@_inner
+@_inlined
 def _subtract(atoms: Array, active: Array, values: Array, size: int, residual: Array) -> None:
-    """``residual -= z D``, two atoms at a time."""
+    """``residual -= z D``, four atoms at a time so that it is loaded and stored less often."""
     m = residual.shape[0]
     k = 0
-    while k + 1 < size:
-        first, second = atoms[active[k]], atoms[active[k + 1]]
-        a, b = values[k], values[k + 1]
+    while k + 3 < size:
+        d0, d1 = atoms[active[k]], atoms[active[k + 1]]
+        d2, d3 = atoms[active[k + 2]], atoms[active[k + 3]]
+        z0, z1, z2, z3 = values[k], values[k + 1], values[k + 2], values[k + 3]
         for j in range(m):
-            residual[j] -= a * first[j] + b * second[j]
-        k += 2
-    if k < size:
-        first = atoms[active[k]]
-        a = values[k]
+            residual[j] -= (z0 * d0[j] + z1 * d1[j]) + (z2 * d2[j] + z3 * d3[j])
+        k += 4
+    while k < size:
+        d0 = atoms[active[k]]
+        z0 = values[k]
         for j in range(m):
-            residual[j] -= a * first[j]
+            residual[j] -= z0 * d0[j]
+        k += 1
 
 
-@_inner
+@_inlined
 def _dot(atom: Array, residual: Array) -> float:
     product = 0.0
     for j in range(residual.shape[0]):
@@ -503,7 +521,7 @@ def _dot(atom: Array, residual: Array) -> float:
     return product
 
 
-@_inner
+@_compiled
 def _refine(
     lam: Array, active: Array, z: Array, signs: Array, target: Array,
     rhs: Array, inverse_gram: Array, size: int,
@@ -521,7 +539,7 @@ def _refine(
     return moved
 
 
-@_inner
+@_compiled
 def _descend(
     x: Array, atoms: Array, gram: Array, lam: Array, nonnegative: bool, energy: float,
     active: Array, z: Array, size: int, dense: Array, u: Array, tol: float, max_iter: int,
