@@ -8,12 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..certificates import round_codes
 from ..models import SparseModel
 from ..penalties import TreeL2
 from .coordinate import gram_misfit
 from .solution import Problem, Result, Solver
-from .tiles import Array, Rows, as_array, for_each_tile, stretches
+from .tiles import Array, Rows, as_array, correlations, for_each_tile
 
 __all__ = ["BLOCK_COORDINATE"]
 
@@ -30,11 +29,7 @@ def _misfit(model: SparseModel) -> str | None:
 def _run(problem: Problem) -> Result:
     kernel = _Kernel(problem)
     rows = Rows.of(problem)
-    for stretch in stretches(len(problem.x)):
-        x = problem.x[stretch]
-        correlations = as_array(x.double() @ kernel.atoms.T)
-        work = partial(kernel.solve_tile, x, correlations, rows.part(stretch))
-        for_each_tile(work, len(x))
+    for_each_tile(partial(kernel.solve_tile, as_array(problem.x), rows), len(problem.x))
     return rows.result()
 
 
@@ -42,49 +37,61 @@ class _Kernel:
     """The compiled solver with what it needs of one problem."""
 
     def __init__(self, problem: Problem) -> None:
-        self.model = problem.model.to(torch.float64)
+        model = problem.model.to(torch.float64)
         self.tol, self.max_iter = problem.tol, problem.max_iter
-        self.nonnegative = self.model.penalty.nonnegative(self.model.code_size) is not None
-        blocks = self.model.blocks
+        blocks = model.blocks
         # the kernel wants the coefficients of a block side by side
-        self.order = torch.tensor([i for block in blocks for i in block])
-        self.starts = np.cumsum([0, *map(len, blocks)])
-        self.atoms = self.model.dictionary[self.order]
-        gram = self.atoms @ self.atoms.T
-        if self.model.curvature is not None:
-            gram = gram + torch.diag(self.model.curvature[self.order])
-        self.gram = as_array(gram)
-        w, v = _weights(self.model, blocks)
-        self.w, self.v = as_array(w[self.order]), as_array(v)
-        self.constants = as_array(self.model.block_constants)
+        order = torch.tensor([i for block in blocks for i in block])
+        atoms = model.dictionary[order]
+        gram = atoms @ atoms.T
+        if model.curvature is not None:
+            gram = gram + torch.diag(model.curvature[order])
+        w, v = _weights(model, blocks)
+        self.order, self.atoms = as_array(order), as_array(atoms)
+        self.gram, self.starts = as_array(gram), np.cumsum([0, *map(len, blocks)])
+        self.w, self.v = as_array(w[order]), as_array(v)
+        self.constants = as_array(model.block_constants)
+        self.nonnegative = model.penalty.nonnegative(model.code_size) is not None
 
-    def solve_tile(self, x: Tensor, correlations: Array, rows: Rows, tile: slice) -> None:
+    def solve_tile(self, x: Array, rows: Rows, tile: slice) -> None:
+        rows = rows.part(tile)
+        signals = x[tile].astype(np.float64)
+        c, energy = correlations(signals, self.atoms), np.square(signals).sum(axis=1)
+        codes = rows.codes[:, self.order].astype(np.float64)
+        # rounding the codes costs a little of what was certified
+        self._solve(c, energy, codes, rows, 0.9 * self.tol, self.max_iter)
+        rows.gap[:] += 16 * np.finfo(np.float64).eps * rows.objective  # as `certify` does
+        rows.codes[:, self.order] = codes
+        if x.dtype == np.float32:
+            # the dual point of the exact codes serves the rounded ones, see `round_codes`
+            stored = rows.codes[:, self.order].astype(np.float64)
+            rounded = Rows(*(np.empty_like(array) for array in rows))
+            self._solve(c, energy, stored, rounded, 0.0, 0)
+            rows.gap[:] += np.maximum(rounded.objective - rows.objective, 0.0)
+            rows.objective[:] = rounded.objective
+
+    def _solve(
+        self, c: Array, energy: Array, codes: Array, rows: Rows, tol: float, max_iter: int
+    ) -> None:
+        """Run the kernel; without iterations it evaluates the codes."""
         from .block_kernels import block_coordinate
 
-        x, rows = x[tile], rows.part(tile)
-        codes = torch.from_numpy(rows.codes)[:, self.order].double().contiguous()
-        objective, gap = torch.from_numpy(rows.objective), torch.from_numpy(rows.gap)
         block_coordinate(
-            correlations[tile],
-            as_array(x.double().square().sum(dim=1)),
+            c,
+            energy,
             self.gram,
             self.starts,
             self.w,
             self.v,
             self.constants,
             self.nonnegative,
-            codes.numpy(),
+            codes,
             rows.objective,
             rows.gap,
             rows.iterations,
-            0.9 * self.tol,  # rounding the codes costs a little of what was certified
-            self.max_iter,
+            tol,
+            max_iter,
         )
-        gap += 16 * torch.finfo(torch.float64).eps * objective
-        codes[:, self.order] = codes.clone()
-        stored = round_codes(self.model, x, codes, objective, gap)
-        for array, value in zip(rows, stored, strict=False):
-            array[:] = value.numpy()
 
 
 def _weights(model: SparseModel, blocks: list[list[int]]) -> tuple[Tensor, Tensor]:

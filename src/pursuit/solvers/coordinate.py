@@ -9,7 +9,7 @@ import torch
 
 from ..models import RobustPCA, SparseModel
 from .solution import Problem, Result, Solver
-from .tiles import Array, Rows, as_array, for_each_tile, stretches
+from .tiles import Array, Rows, as_array, correlations, for_each_tile
 
 __all__ = ["COORDINATE", "gram_misfit"]
 
@@ -42,11 +42,7 @@ def _misfit(model: SparseModel) -> str | None:
 def _run(problem: Problem) -> Result:
     kernel = _Kernel(problem)
     rows = Rows.of(problem)
-    transposed = problem.model.dictionary.T
-    for stretch in stretches(len(problem.x)):
-        x = problem.x[stretch]
-        work = partial(kernel.solve_tile, as_array(x), as_array(x @ transposed), rows.part(stretch))
-        for_each_tile(work, len(x))
+    for_each_tile(partial(kernel.solve_tile, as_array(problem.x), rows), len(problem.x))
     return rows.result()
 
 
@@ -67,27 +63,28 @@ class _Kernel:
         self.gram = self.exact_atoms @ self.exact_atoms.T + np.diag(self.ridge)
         self.grams = {np.dtype(t): self.gram.astype(t) for t in (np.float32, np.float64)}
 
-    def solve_tile(self, x: Array, correlations: Array, rows: Rows, tile: slice) -> None:
+    def solve_tile(self, x: Array, rows: Rows, tile: slice) -> None:
         """Solve some rows; where single precision does not certify them, go on in double."""
         x, rows = x[tile], rows.part(tile)
-        self._search(x, correlations[tile], rows, self.warm)
+        self._search(x, correlations(x, self.atoms), rows, self.warm)
         if x.dtype == np.float64:
             return
         left = np.flatnonzero(~(rows.gap <= self.tol * rows.objective))
         if len(left) > 0:
             part = Rows(*(array[left] for array in rows))
-            self._search(x[left], x[left].astype(np.float64) @ self.exact_atoms.T, part, True)
+            exact = correlations(x[left].astype(np.float64), self.exact_atoms)
+            self._search(x[left], exact, part, True)
             for array, better in zip(rows, part, strict=True):
                 array[left] = better
 
-    def _search(self, x: Array, correlations: Array, rows: Rows, warm: bool) -> None:
+    def _search(self, x: Array, c: Array, rows: Rows, warm: bool) -> None:
         from .coordinate_kernels import active_set
 
-        dtype = correlations.dtype
+        dtype = c.dtype
         excess = np.empty(len(self.lam) + 1, dtype)
         bits = excess.view(np.int32 if dtype == np.float32 else np.int64)
         active_set(
-            x, correlations, self.grams[dtype], self.atoms, self.gram, self.lam, self.ridge,
+            x, c, self.grams[dtype], self.atoms, self.gram, self.lam, self.ridge,
             self.nonnegative, rows.codes, rows.objective, rows.gap, rows.iterations, excess, bits,
             warm, self.tol, self.max_iter,
         )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .solution import Problem, Result
 
-__all__ = ["Array", "Rows", "as_array", "for_each_tile", "stretches"]
+__all__ = ["Array", "Rows", "as_array", "correlations", "for_each_tile"]
 
 Array = np.ndarray[Any, Any]
 
@@ -52,11 +52,15 @@ class Rows(NamedTuple):
         )
 
 
-def stretches(rows: int) -> Iterator[slice]:
-    """Stretches of the batch for what is prepared by one call for all threads."""
-    length = TILE * 4 * torch.get_num_threads()
-    for start in range(0, rows, length):
-        yield slice(start, min(start + length, rows))
+def correlations(x: Array, atoms: Array) -> Array:
+    """``x atoms'`` on this thread alone: by BLAS if it has no other threads, else compiled."""
+    if torch.get_num_threads() == 1:
+        return (torch.from_numpy(x) @ torch.from_numpy(atoms).T).numpy()
+    from .product_kernels import correlate
+
+    out = np.empty((len(x), len(atoms)), x.dtype)
+    correlate(x, atoms, out)
+    return out
 
 
 def for_each_tile(work: Callable[[slice], None], rows: int) -> None:
