@@ -69,7 +69,8 @@ def for_each_tile(work: Callable[[slice], None], rows: int) -> None:
     The kernels release the interpreter's lock. They are threaded from here, not by numba, so
     that torch's setting holds for them too and no second pool competes for the cores.
     """
-    tiles = [slice(start, min(start + TILE, rows)) for start in range(0, rows, TILE)]
+    length = min(TILE, -(-rows // torch.get_num_threads()))  # a small batch is shared out too
+    tiles = [slice(start, min(start + length, rows)) for start in range(0, rows, length)]
     threads = min(torch.get_num_threads(), len(tiles))
     if threads == 1:
         for tile in tiles:
