@@ -15,7 +15,11 @@ import pursuit
 
 NAMES = {
     "pursuit": {
+        "BlockCoordinateEncoder",
+        "CoordinateEncoder",
+        "EncoderBank",
         "Parts",
+        "ProximalEncoder",
         "Solution",
         "certify",
         "certify_low_rank",

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from . import penalties as penalties
     from .certificates import certify as certify
     from .certificates import certify_low_rank as certify_low_rank
+    from .encoders.bank import EncoderBank as EncoderBank
+    from .encoders.block_coordinate import BlockCoordinateEncoder as BlockCoordinateEncoder
+    from .encoders.coordinate import CoordinateEncoder as CoordinateEncoder
+    from .encoders.proximal import ProximalEncoder as ProximalEncoder
     from .models import Parts as Parts
     from .solvers.nuclear import robust_pca as robust_pca
     from .solvers.solution import Solution as Solution
@@ -23,7 +27,11 @@ __version__ = "0.1.0"
 
 #: each public name and the module that it comes from
 _NAMES = {
+    "BlockCoordinateEncoder": ".encoders.block_coordinate",
+    "CoordinateEncoder": ".encoders.coordinate",
+    "EncoderBank": ".encoders.bank",
     "Parts": ".models",
+    "ProximalEncoder": ".encoders.proximal",
     "Solution": ".solvers.solution",
     "certify": ".certificates",
     "certify_low_rank": ".certificates",
@@ -32,7 +40,8 @@ _NAMES = {
 }
 _MODULES = ("models", "penalties")
 
-__all__ = ["Parts", "Solution", "certify", "certify_low_rank", "models", "penalties"]
+__all__ = ["BlockCoordinateEncoder", "CoordinateEncoder", "EncoderBank", "Parts"]
+__all__ += ["ProximalEncoder", "Solution", "certify", "certify_low_rank", "models", "penalties"]
 __all__ += ["robust_pca", "solve"]
 
 

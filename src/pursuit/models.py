@@ -12,6 +12,8 @@ its largest eigenvalue (the step constant alpha).
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -84,6 +86,11 @@ class SparseModel:
         self.penalty = penalty
         penalty.check(self.code_size)
 
+    #: whether the code ends in an identity block: one more coefficient for each feature
+    identity = False
+    #: which of `dictionaries` spans the low-rank part, if one does
+    low_rank_name: str | None = None
+
     # ---- sizes and copies -------------------------------------------------------------
 
     @property
@@ -109,6 +116,11 @@ class SparseModel:
         """The constructor's arguments; ``type(model)(**model.config)`` is an equal model."""
         return {"dictionary": self.dictionary, "penalty": self.penalty}
 
+    @property
+    def dictionaries(self) -> dict[str, Tensor]:
+        """The dictionaries by the constructor's names; their rows are the atoms in code order."""
+        return {"dictionary": self.dictionary}
+
     def replace(self, **changes: Any) -> Self:
         """A new model with some of the constructor's arguments changed."""
         unknown = sorted(set(changes) - set(self.config))
@@ -118,6 +130,25 @@ class SparseModel:
                 f"it takes {', '.join(self.config)}"
             )
         return type(self)(**{**self.config, **changes})
+
+    def rebind(self, dictionaries: Mapping[str, Tensor], scale: float | None = None) -> Self:
+        """The same model on other tensors of the same shapes, taken as they are.
+
+        For whoever owns the dictionaries and changes them often: nothing is checked, nothing is
+        computed, and gradients flow to the given tensors. `scale` stays unless it is given.
+        """
+        new = copy.copy(self)
+        for name in [name for name in vars(new) if _is_cached(type(new), name)]:
+            delattr(new, name)
+        vars(new).update(dictionaries)
+        if scale is not None:
+            vars(new)["scale"] = scale
+        new._assemble()
+        return new
+
+    def _assemble(self) -> None:
+        """Put together what is made of several dictionaries."""
+        return
 
     def to(self, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Self:
         """The model with its dictionary in another dtype or on another device."""
@@ -236,13 +267,22 @@ class SparseModel:
         """The equivalent model in well-scaled coordinates, in which iterations run."""
         return self
 
+    @property
+    def units(self) -> Tensor | None:
+        """How large a unit of each normalised coefficient is, shape (q,), float64, or None for 1.
+
+        ``codes = units * normalised codes``, and the atoms of `normalised` are
+        ``units * atoms``.
+        """
+        return None
+
     def to_normalised(self, codes: Tensor) -> Tensor:
         """Codes of this model as codes of `normalised`."""
-        return codes
+        return codes if self.units is None else codes / self.units.to(codes)
 
     def from_normalised(self, codes: Tensor) -> Tensor:
         """Codes of `normalised` as codes of this model."""
-        return codes
+        return codes if self.units is None else codes * self.units.to(codes)
 
     def _check_codes(self, codes: Tensor) -> None:
         require_width(codes, self.code_size, "codes", "coefficients", "the model")
@@ -393,6 +433,8 @@ class LowRankSparse(SparseModel):
         The constant c; computed when not given, and fixed from then on.
     """
 
+    low_rank_name = "low_rank"
+
     def __init__(
         self,
         low_rank: ArrayLike,
@@ -419,8 +461,8 @@ class LowRankSparse(SparseModel):
         penalty = _two_blocks(
             len(self.low_rank), self.lam_star, len(self.sparse), outliers, nonnegative
         )
-        both = torch.cat([self.low_rank, self.sparse.to(self.low_rank.dtype)])
-        super().__init__(both, penalty)
+        self._assemble()
+        super().__init__(self.dictionary, penalty)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -433,6 +475,13 @@ class LowRankSparse(SparseModel):
             "nonnegative": self.nonnegative,
             "scale": self.scale,
         }
+
+    @property
+    def dictionaries(self) -> dict[str, Tensor]:
+        return {"low_rank": self.low_rank, "sparse": self.sparse}
+
+    def _assemble(self) -> None:
+        self.dictionary = torch.cat([self.low_rank, self.sparse.to(self.low_rank.dtype)])
 
     def replace(self, **changes: Any) -> Self:
         """A new model; its scale is computed anew if a dictionary changes and none is given."""
@@ -464,11 +513,9 @@ class LowRankSparse(SparseModel):
             low_rank=self.low_rank / self.scale, lam_star=self.lam_star / self.scale**2, scale=1.0
         )
 
-    def to_normalised(self, codes: Tensor) -> Tensor:
-        return _scale_first(codes, len(self.low_rank), self.scale)
-
-    def from_normalised(self, codes: Tensor) -> Tensor:
-        return _scale_first(codes, len(self.low_rank), 1 / self.scale)
+    @property
+    def units(self) -> Tensor | None:
+        return _units(len(self.low_rank), self.code_size, self.scale)
 
     def _halves(self, codes: Tensor) -> tuple[Tensor, Tensor]:
         self._check_codes(codes)
@@ -499,6 +546,8 @@ class RobustPCA(SparseModel):
         The constant c; computed when not given, and fixed from then on.
     """
 
+    identity = True
+    low_rank_name = "dictionary"
     _nonnegative = False
 
     def __init__(
@@ -597,11 +646,9 @@ class RobustPCA(SparseModel):
             scale=1.0,
         )
 
-    def to_normalised(self, codes: Tensor) -> Tensor:
-        return _scale_first(codes, self.atoms, self.scale)
-
-    def from_normalised(self, codes: Tensor) -> Tensor:
-        return _scale_first(codes, self.atoms, 1 / self.scale)
+    @property
+    def units(self) -> Tensor | None:
+        return _units(self.atoms, self.code_size, self.scale)
 
     def _halves(self, codes: Tensor) -> tuple[Tensor, Tensor]:
         self._check_codes(codes)
@@ -635,6 +682,10 @@ def _as_dictionary(values: ArrayLike, name: str) -> Tensor:
     return dictionary
 
 
+def _is_cached(kind: type, name: str) -> bool:
+    return isinstance(getattr(kind, name, None), cached_property)
+
+
 def _as_scale(value: float) -> float:
     return float(as_weight(value, "scale", positive=True))
 
@@ -656,5 +707,13 @@ def _relative_scale(low_rank: Tensor, sparse: Tensor) -> float:
     return float((norms[0] / norms[1]) ** 0.5)
 
 
-def _scale_first(codes: Tensor, count: int, factor: float) -> Tensor:
-    return torch.cat([codes[..., :count] * factor, codes[..., count:]], dim=-1)
+def _units(scaled: int, size: int, scale: float) -> Tensor | None:
+    """1/scale for the first coefficients, 1 for the others."""
+    if scale == 1.0:
+        return None
+    return torch.cat(
+        [
+            torch.full((scaled,), 1 / scale, dtype=torch.float64),
+            torch.ones(size - scaled, dtype=torch.float64),
+        ]
+    )

@@ -1,0 +1,94 @@
+"""A bank of encoders: one for each class, with a dictionary that all of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from .encoder import Encoder
+
+__all__ = ["EncoderBank"]
+
+
+class EncoderBank(nn.Module):
+    """Several encoders of the same signals, for models that discriminate by reconstruction.
+
+    Parameters
+    ----------
+    encoders
+        One encoder a class.
+    shared
+        "low_rank": the encoders' low-rank dictionaries, which must be equal, become one and the
+        same parameter, the background that all classes have in common. None: nothing is shared.
+
+    Examples
+    --------
+    >>> import torch, pursuit as pu
+    >>> models = [pu.models.Lasso(torch.eye(2)[[i]], lam=0.1) for i in range(2)]
+    >>> bank = pu.EncoderBank([pu.ProximalEncoder(model) for model in models], shared=None)
+    >>> bank.errors(torch.tensor([[1.0, 0.0], [0.0, 2.0]])).argmin(dim=1).tolist()
+    [0, 1]
+    """
+
+    def __init__(self, encoders: Sequence[Encoder], shared: str | None = "low_rank") -> None:
+        super().__init__()
+        if len(encoders) == 0:
+            raise ValueError("encoders is empty; give one encoder for each class")
+        for encoder in encoders:
+            if not isinstance(encoder, Encoder):
+                raise TypeError(f"encoders must be encoders, got {type(encoder).__name__}")
+        widths = [encoder.model.features for encoder in encoders]
+        if len(set(widths)) > 1:
+            raise ValueError(f"the encoders take signals of different widths: {widths}")
+        if shared not in ("low_rank", None):
+            raise ValueError(f"shared must be 'low_rank' or None, got {shared!r}")
+        if shared == "low_rank":
+            _share_low_rank(encoders)
+        self.encoders = nn.ModuleList(encoders)
+        self.shared = shared
+
+    def __len__(self) -> int:
+        return len(self.encoders)
+
+    def __iter__(self) -> Iterator[Encoder]:
+        return iter(self.encoders)  # type: ignore[arg-type]
+
+    def __getitem__(self, number: int) -> Encoder:
+        return self.encoders[number]  # type: ignore[return-value]
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        """The codes of each encoder, each of shape (n, q_j)."""
+        return [encoder(x) for encoder in self]
+
+    def errors(self, x: Tensor) -> Tensor:
+        """``||x - decode(codes)||^2`` of each encoder, shape (n, classes)."""
+        errors = [encoder.model.residual(x, encoder(x)).square().sum(dim=-1) for encoder in self]
+        return torch.stack(errors, dim=-1)
+
+    def project_(self) -> None:
+        """Restore what must hold after an update of the parameters: thresholds >= 0."""
+        for encoder in self:
+            encoder.project_()
+
+
+def _share_low_rank(encoders: Sequence[Encoder]) -> None:
+    common: nn.Parameter | None = None
+    for number, encoder in enumerate(encoders):
+        name = encoder.model.low_rank_name
+        if name is None:
+            kind = type(encoder.model).__name__
+            raise ValueError(
+                f"encoder {number} is for {kind}, which has no low-rank dictionary to share; "
+                "use LowRankSparse, RobustPCA or RobustNMF, or shared=None"
+            )
+        own: nn.Parameter = getattr(encoder, name)
+        if common is None:
+            common = own
+        elif not torch.equal(own, common):
+            raise ValueError(
+                f"the low-rank dictionary of encoder {number} differs from that of encoder 0; "
+                "build all models with the same one"
+            )
+        setattr(encoder, name, common)

@@ -1,0 +1,92 @@
+"""The block-coordinate encoder: a layer changes the one block that gains most."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .._checks import require_choice
+from ..models import SparseModel
+from .coordinate import FINALS
+from .encoder import Encoder, check_layers
+
+__all__ = ["BlockCoordinateEncoder"]
+
+
+class BlockCoordinateEncoder(Encoder):
+    """T greedy block steps with learnable matrices, scalars and thresholds.
+
+    The blocks are the penalty's outermost groups. A layer computes the candidate ``y`` of a
+    proximal step with a constant for each block, ``L_r = ||Q_rr||_2``, and takes it over in the
+    block with the largest ``sqrt(L_r) ||y_r - z_r||``. The choice is constant for the gradient.
+    Untrained, with ``final="partial"``, it is `layers` steps of block_greedy.
+
+    Parameters
+    ----------
+    model
+        What is approximated.
+    layers
+        T, the number of greedy layers.
+    final
+        "prox" adds one full proximal step at the end; "partial" does not, so the code has at
+        most T active blocks.
+    step, momentum, tied, structure
+        As for `ProximalEncoder`; the default is the paper's form.
+
+    Examples
+    --------
+    >>> import torch, pursuit as pu
+    >>> model = pu.models.GroupLasso(torch.eye(4), [[0, 1], [2, 3]], lam=1.0)
+    >>> encoder = pu.BlockCoordinateEncoder(model, layers=1, final="partial")
+    >>> encoder(torch.tensor([[2.0, 0.0, 3.0, 4.0]])).tolist()
+    [[0.0, 0.0, 2.4000000953674316, 3.200000047683716]]
+    """
+
+    labels: Tensor
+
+    def __init__(
+        self,
+        model: SparseModel,
+        layers: int = 7,
+        final: str = "prox",
+        step: str = "free",
+        momentum: bool = False,
+        tied: bool = True,
+        structure: str = "auto",
+    ) -> None:
+        check_layers(model, layers)
+        require_choice(final, FINALS, "final")
+        inner = model.normalised
+        super().__init__(
+            model,
+            layers=layers,
+            rates=[1.0] * (layers + (final == "prox")),
+            constants=inner.block_constants[inner.block_labels],
+            step=step,
+            momentum=momentum,
+            tied=tied,
+            structure=structure,
+        )
+        self._final = final
+        self._largest = max(len(block) for block in inner.blocks)
+        self.register_buffer("labels", inner.block_labels, persistent=False)
+
+    @property
+    def final(self) -> str:
+        """Whether a full proximal step ends the encoder ("prox") or not ("partial")."""
+        return self._final
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, final={self._final!r}"
+
+    def _changed(self, number: int) -> int:
+        return self._largest if number < self.layers else self._template.code_size
+
+    def _choose(self, number: int, z: Tensor | None, candidate: Tensor) -> Tensor:
+        if number >= self.layers:
+            return candidate
+        start = torch.zeros_like(candidate) if z is None else z
+        gains = (candidate - start).detach().square() * self.constants
+        blocks = gains.new_zeros(len(gains), len(self._template.blocks))
+        chosen = blocks.index_add(-1, self.labels, gains).argmax(dim=-1, keepdim=True)
+        return torch.where(self.labels == chosen, candidate, start)

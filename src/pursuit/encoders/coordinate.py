@@ -1,0 +1,142 @@
+"""The coordinate encoder: a layer changes only the few coefficients that would change most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .._checks import require_choice
+from ..models import SparseModel
+from .encoder import Encoder, check_layers
+
+__all__ = ["FINALS", "CoordinateEncoder"]
+
+FINALS = ("prox", "partial")
+
+
+class CoordinateEncoder(Encoder):
+    """T greedy coordinate steps with learnable matrices, scalars and thresholds.
+
+    A layer computes the candidate ``y`` of a proximal step with a constant for each coefficient,
+    ``L_i = Q_ii``, and takes it over in the k coefficients where ``|y - z|`` is largest. The
+    choice is constant for the gradient. Untrained, one coordinate a layer and
+    ``final="partial"`` is `layers` steps of greedy.
+
+    Where the penalty ties coefficients together, those of one block share the largest of their
+    constants; `BlockCoordinateEncoder` then takes them over together.
+
+    Parameters
+    ----------
+    model
+        What is approximated.
+    layers
+        T, the number of greedy layers.
+    coordinates
+        How many coefficients a layer changes, one number or one for each layer. Layers with k > 1
+        start with a smaller step, ``1/sqrt(k)``, but not below that of a full proximal step.
+    step, momentum, tied, structure
+        As for `ProximalEncoder`; the default is the paper's form.
+    final
+        "prox" adds one full proximal step at the end, which trained encoders need; "partial"
+        does not, so the code has at most as many non-zeros as coordinates were changed.
+
+    Examples
+    --------
+    >>> import torch, pursuit as pu
+    >>> model = pu.models.Lasso(torch.eye(3), lam=1.0)
+    >>> encoder = pu.CoordinateEncoder(model, layers=2, final="partial")
+    >>> encoder(torch.tensor([[3.0, 5.0, -2.0]])).tolist()
+    [[2.0, 4.0, 0.0]]
+    """
+
+    def __init__(
+        self,
+        model: SparseModel,
+        layers: int = 7,
+        coordinates: int | Sequence[int] = 1,
+        step: str = "free",
+        momentum: bool = False,
+        final: str = "prox",
+        tied: bool = True,
+        structure: str = "auto",
+    ) -> None:
+        check_layers(model, layers)
+        require_choice(final, FINALS, "final")
+        schedule = _schedule(coordinates, layers, model.code_size)
+        inner = model.normalised
+        constants = inner.coordinate_constants
+        if not inner.nonsmooth.separable:
+            constants = _largest_in_block(constants, inner.block_labels)
+        rates = [_rate(inner, constants, k) for k in schedule]
+        super().__init__(
+            model,
+            layers=layers,
+            rates=rates + [1.0] * (final == "prox"),
+            constants=constants,
+            step=step,
+            momentum=momentum,
+            tied=tied,
+            structure=structure,
+        )
+        self._final = final
+        self._coordinates = schedule
+
+    @property
+    def coordinates(self) -> tuple[int, ...]:
+        """How many coefficients each layer changes."""
+        return self._coordinates
+
+    @property
+    def final(self) -> str:
+        """Whether a full proximal step ends the encoder ("prox") or not ("partial")."""
+        return self._final
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, coordinates={self._coordinates}, final={self._final!r}"
+
+    def _changed(self, number: int) -> int:
+        return self._coordinates[number] if number < self.layers else self._template.code_size
+
+    def _choose(self, number: int, z: Tensor | None, candidate: Tensor) -> Tensor:
+        k = self._changed(number)
+        if k == candidate.shape[-1]:
+            return candidate
+        start = torch.zeros_like(candidate) if z is None else z
+        change = (candidate - start).detach().abs()
+        chosen = change.topk(k, dim=-1, sorted=False).indices
+        return start.scatter(-1, chosen, candidate.gather(-1, chosen))
+
+
+def _schedule(coordinates: int | Sequence[int], layers: int, size: int) -> tuple[int, ...]:
+    widths = [coordinates] * layers if isinstance(coordinates, int) else list(coordinates)
+    if len(widths) != layers:
+        raise ValueError(
+            f"coordinates has {len(widths)} entries, but there are {layers} layers; "
+            "give one number for all or one for each"
+        )
+    for width in widths:
+        if isinstance(width, bool) or not isinstance(width, int):
+            raise TypeError(f"coordinates must be integers, got {type(width).__name__}")
+        if not 1 <= width <= size:
+            raise ValueError(
+                f"a layer can change 1 to {size} coefficients (all of them), got {width}"
+            )
+    return tuple(widths)
+
+
+def _largest_in_block(constants: Tensor, labels: Tensor) -> Tensor:
+    largest = constants.new_zeros(int(labels.max()) + 1)
+    return largest.scatter_reduce(0, labels, constants, "amax")[labels]
+
+
+def _rate(model: SparseModel, constants: Tensor, k: int) -> float:
+    """The step of a layer that changes k coefficients at once, in units of 1/constants.
+
+    One coefficient takes its full step. All of them take 1/alpha, which never ascends:
+    ``min(constants) / alpha`` in these units. In between ``1/sqrt(k)``, the size that overlapping
+    atoms leave on average, is a good place to start learning from.
+    """
+    full = float(constants.min()) / model.step_constant
+    return full if k == model.code_size else max(k**-0.5, full)

@@ -1,0 +1,307 @@
+"""What all encoders share: T layers from signals to codes, and what can be asked of them.
+
+An encoder owns its dictionary and its step; the layers run in the coordinates of the normalised
+model. The kinds of encoder differ in two things only: the step constants they start from, and
+which coefficients a layer may change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .._checks import dtype_name, require_choice, require_device, require_width
+from ..models import SparseModel, require_model
+from .forms import Layer
+from .steps import STEPS, Quadratic, Setting, Step
+
+__all__ = ["Encoder"]
+
+#: numbers of a code matrix that one tile holds: the element-wise work between two products
+#: then stays in the second-level cache
+TILE_NUMBERS = 2**17
+#: the most rows of a tile
+TILE_ROWS = 1024
+
+STRUCTURES = ("auto", "dense", "structured")
+
+
+class Encoder(nn.Module):
+    """The common base; see `ProximalEncoder`, `CoordinateEncoder`, `BlockCoordinateEncoder`.
+
+    Calling an encoder on signals of shape (n, m) gives codes of shape (n, q). Without gradients,
+    large batches are worked off in tiles, so that memory stays flat.
+
+    Attributes
+    ----------
+    regime
+        What it was trained for, None before training.
+    """
+
+    constants: Tensor
+    curvature: Tensor | None
+    units: Tensor | None
+    depth: Tensor
+
+    def __init__(
+        self,
+        model: SparseModel,
+        *,
+        layers: int,
+        rates: Sequence[float],
+        constants: Tensor,
+        step: str,
+        momentum: bool,
+        tied: bool,
+        structure: str,
+        accelerated: bool = False,
+    ) -> None:
+        super().__init__()
+        require_choice(step, tuple(STEPS), "step")
+        require_choice(structure, STRUCTURES, "structure")
+        self._template = model
+        self._layers = layers
+        self._step_name = step
+        self.regime: str | None = None
+        for name, tensor in model.dictionaries.items():
+            frozen = nn.Parameter(tensor.detach().clone(), requires_grad=False)
+            self.register_parameter(name, frozen)
+        inner = model.normalised
+        for name, values in (
+            ("constants", constants),
+            ("curvature", inner.curvature),
+            ("units", model.units),
+        ):
+            self.register_buffer(name, None if values is None else values.to(model.dictionary))
+        self.register_buffer("depth", torch.tensor(len(rates)))
+        if structure == "auto":
+            structure = _cheaper_structure(model, step)
+        self._setting = Setting(
+            penalty=model.nonsmooth,
+            rates=tuple(rates),
+            momentum=momentum,
+            accelerated=accelerated,
+            tied=tied,
+            dense=structure == "dense",
+            identity=model.identity,
+        )
+        self.step: Step = STEPS[step](self._setting, self._quadratic())
+
+    # ---- what it is -------------------------------------------------------------------
+
+    @property
+    def layers(self) -> int:
+        """T. It is part of what is learned: weights trained for one depth fail at another."""
+        return self._layers
+
+    @layers.setter
+    def layers(self, value: int) -> None:
+        raise AttributeError(
+            f"the encoder has {self._layers} layers and keeps them, because its weights belong to "
+            f"that depth; build a new one with layers={value} and train it"
+        )
+
+    @property
+    def model(self) -> SparseModel:
+        """The model with the dictionary as it is now; gradients flow to what is trained."""
+        names = self._template.dictionaries
+        scale = None if self.units is None else 1 / float(self.units[0])
+        return self._template.rebind({name: getattr(self, name) for name in names}, scale)
+
+    @property
+    def structure(self) -> str:
+        """ "dense" if layers multiply by the matrix of the quadratic, else "structured"."""
+        return "dense" if self._setting.dense else "structured"
+
+    @property
+    def parameter_count(self) -> int:
+        """How many numbers are learned, the dictionary not counted."""
+        return sum(parameter.numel() for parameter in self.step.parameters())
+
+    @property
+    def multiplications(self) -> int:
+        """Products with entries of matrices for one sample; element-wise work is not counted."""
+        depth = self._setting.depth
+        rows, features = self._rows(), self._template.features
+        if not self._setting.dense:
+            return (2 * depth - 1) * rows * features
+        untied = not self._setting.tied and self._step_name == "coupled"
+        into = rows * features * (depth if untied else 1)
+        return into + sum(self._changed(number) * rows for number in range(depth - 1))
+
+    def _changed(self, number: int) -> int:
+        """The most coefficients that a layer changes."""
+        return self._template.code_size
+
+    def _rows(self) -> int:
+        """The number of atoms that layers multiply by; dense layers write the identity out."""
+        size = self._template.code_size
+        return size if self._setting.dense else size - self._identity_size()
+
+    def _identity_size(self) -> int:
+        return self._template.features if self._template.identity else 0
+
+    def extra_repr(self) -> str:
+        kind = f"step={self._step_name!r}, momentum={self._setting.momentum}"
+        tied = f"tied={self._setting.tied}, structure={self.structure!r}"
+        return f"{self._template!r}, layers={self._layers}, {kind}, {tied}"
+
+    # ---- what it does -----------------------------------------------------------------
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The codes of signals (..., m) after the last layer, shape (..., q)."""
+        layers = self._ready()
+
+        def last(rows: Tensor) -> Tensor:
+            for z in self._run(layers, rows):  # noqa: B007
+                pass
+            return self._from_normalised(z)
+
+        return self._by_tiles(last, x)
+
+    def iterates(self, x: Tensor) -> Iterator[Tensor]:
+        """The codes after each layer, each of shape (..., q); the last are the encoder's own."""
+        rows = self._as_rows(x)
+        for z in self._run(self._ready(), rows):
+            yield self._from_normalised(z).reshape(*x.shape[:-1], z.shape[-1])
+
+    def best(self, x: Tensor) -> Tensor:
+        """Per sample the iterate with the lowest objective, zero included, shape (..., q).
+
+        A safeguard against the rare sample on which trained layers overshoot. It makes sense
+        for encoders that are meant to minimise the model's objective, and costs one more
+        product with the dictionary in each layer.
+        """
+        layers, model = self._ready(), self.model
+
+        def lowest(rows: Tensor) -> Tensor:
+            codes = rows.new_zeros(len(rows), model.code_size)
+            objective = model.objective(rows, codes)
+            for z in self._run(layers, rows):
+                candidate = self._from_normalised(z)
+                value = model.objective(rows, candidate)
+                lower = value < objective
+                codes = torch.where(lower[:, None], candidate, codes)
+                objective = torch.where(lower, value, objective)
+            return codes
+
+        return self._by_tiles(lowest, x)
+
+    def project_(self) -> None:
+        """Restore what must hold after an update of the parameters: thresholds >= 0."""
+        self.step.project_()
+
+    def _run(self, layers: Sequence[Layer], x: Tensor) -> Iterator[Tensor]:
+        """The normalised codes after each layer."""
+        z: Tensor | None = None
+        previous: Tensor | None = None
+        weight: Tensor | None = None
+        for number, (form, mix, thresholds) in enumerate(layers):
+            if form.weight is not weight:
+                weight, signal = form.weight, form.signal(x)
+            v = form.first(signal, mix) if z is None else form.value(signal, mix, z, previous)
+            candidate = self._setting.penalty.shrink(v, thresholds)
+            previous, z = z, self._choose(number, z, candidate)
+            yield z
+
+    def _choose(self, number: int, z: Tensor | None, candidate: Tensor) -> Tensor:
+        """The code after a layer; z is None where it is zero."""
+        return candidate
+
+    # ---- how it gets there ------------------------------------------------------------
+
+    def _quadratic(self) -> Quadratic:
+        atoms = torch.cat([getattr(self, name) for name in self._template.dictionaries])
+        if self.units is not None:
+            atoms = atoms * self.units[: len(atoms), None]
+        if self._setting.dense and self._template.identity:
+            identity = torch.eye(self._template.features, dtype=atoms.dtype, device=atoms.device)
+            atoms = torch.cat([atoms, identity])
+        return Quadratic(atoms, self.constants, self.curvature)
+
+    def _ready(self) -> list[Layer]:
+        numbers = not torch.is_grad_enabled() and _is_eager()
+        return self.step.layers(self._quadratic(), numbers)
+
+    def _from_normalised(self, z: Tensor) -> Tensor:
+        return z if self.units is None else z * self.units
+
+    def _by_tiles(self, encode: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        rows = self._as_rows(x)
+        size = self._template.code_size
+        length = min(TILE_ROWS, max(1, TILE_NUMBERS // size))
+        if torch.is_grad_enabled() or not _is_eager() or len(rows) <= length:
+            codes = encode(rows)
+        else:
+            codes = rows.new_empty(len(rows), size)
+            for start in range(0, len(rows), length):
+                codes[start : start + length] = encode(rows[start : start + length])
+        return codes.reshape(*x.shape[:-1], size)
+
+    def _as_rows(self, x: Tensor) -> Tensor:
+        """The signals as a matrix, or an error that says what is wrong with them."""
+        if not isinstance(x, Tensor):
+            raise TypeError(
+                f"x must be a tensor, got {type(x).__name__}; convert it with torch.as_tensor(x)"
+            )
+        if x.ndim == 0:
+            raise ValueError("x must have at least one dimension (features), got a single number")
+        require_width(x, self._template.features, "x", "features", "the encoder's dictionary")
+        require_device(x, self.constants.device, "x", "the encoder")
+        if x.dtype != self.constants.dtype:
+            own, given = dtype_name(self.constants.dtype), dtype_name(x.dtype)
+            raise TypeError(
+                f"x is {given}, but the encoder is {own}; convert one of them with .to(torch.{own})"
+            )
+        if _is_eager() and not _is_finite(x.detach()):
+            raise ValueError("x contains NaN or infinite values; remove or mask them first")
+        return x.reshape(-1, x.shape[-1])
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        given, own = state_dict.get(prefix + "depth"), self._setting.depth
+        if given is not None and int(given) != own:
+            # at once, before a single weight has been overwritten
+            raise RuntimeError(
+                f"the weights were trained for a depth of {int(given)}, the encoder has {own}; "
+                "a depth is part of what was learned, so build the encoder with that depth"
+            )
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+
+def check_layers(model: SparseModel, layers: int) -> None:
+    """Raise for what is not a model or not a number of layers."""
+    require_model(model)
+    if isinstance(layers, bool) or not isinstance(layers, int):
+        raise TypeError(f"layers must be an integer, got {type(layers).__name__}")
+    if layers < 1:
+        raise ValueError(f"layers must be at least 1, got {layers}")
+
+
+def _cheaper_structure(model: SparseModel, step: str) -> str:
+    """Two-block models go through the residual, others where that takes fewer products.
+
+    Free layers of one dictionary stay as the paper has them: there the form decides what is
+    learned, not only what it costs.
+    """
+    if model.low_rank_name is not None:
+        return "structured"
+    return "structured" if step != "free" and 2 * model.features < model.code_size else "dense"
+
+
+def _is_eager() -> bool:
+    """Whether values may be looked at: nothing is traced, compiled or vectorised."""
+    return not (
+        torch.compiler.is_compiling()
+        or torch._C._get_tracing_state() is not None
+        or torch._C._are_functorch_transforms_active()
+    )
+
+
+def _is_finite(x: Tensor) -> bool:
+    """A finite sum proves it in one pass; an infinite one may only have overflowed."""
+    return bool(torch.isfinite(x.sum())) or bool(torch.isfinite(x).all())

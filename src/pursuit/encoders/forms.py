@@ -1,0 +1,143 @@
+"""The linear part of a layer, in two forms, and the scalars that mix its terms.
+
+Every layer of every encoder is, in the coordinates of the normalised model,
+
+    v = a1 z + a2 z' + e x W' - (c1 z + c2 z') G,        z_new = shrink(v, t)
+
+where z and z' are the codes after the last layer and after the one before it. `Gram` multiplies
+by the matrix of the quadratic, ``H = I - G``; `Residual` never forms it and goes through the
+residual, ``x - z V``, which is what the identity of robust PCA asks for and what is cheaper
+where there are many more atoms than features.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["Form", "Gram", "Layer", "Mix", "Residual", "Scalar", "combine"]
+
+#: a learned scalar while gradients are recorded; a plain number otherwise, which costs no pass
+Scalar = float | Tensor
+
+
+class Mix(NamedTuple):
+    """The scalars of one layer; without a2 and c2 the layer does not look at z'."""
+
+    a1: Scalar = 1.0
+    a2: Scalar | None = None
+    c1: Scalar = 1.0
+    c2: Scalar | None = None
+    e: Scalar = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Gram:
+    """``v = e x W' + (a1 - c1) z + (a2 - c2) z' + (c1 z + c2 z') H'``, H as in the paper.
+
+    Attributes
+    ----------
+    weight
+        W, shape (q, m).
+    coupling
+        H, shape (q, q).
+    """
+
+    weight: Tensor
+    coupling: Tensor
+
+    def signal(self, x: Tensor) -> Tensor:
+        """What all layers with this weight need of the signals; computed once."""
+        return x @ self.weight.T
+
+    def first(self, signal: Tensor, mix: Mix) -> Tensor:
+        """v of a layer that starts from ``z = 0``."""
+        return _times(mix.e, signal)
+
+    def value(self, signal: Tensor, mix: Mix, z: Tensor, previous: Tensor | None) -> Tensor:
+        """v of any other layer."""
+        v = combine(mix.c1, z, mix.c2, previous) @ self.coupling.T
+        v = _plus(v, mix.e, signal)
+        v = _plus(v, mix.a1 - mix.c1, z)
+        if previous is not None and mix.a2 is not None and mix.c2 is not None:
+            v = _plus(v, mix.a2 - mix.c2, previous)
+        return v
+
+
+@dataclass(frozen=True, eq=False)
+class Residual:
+    """``v = a1 z + a2 z' + (e x - p V) W' - decay p`` with ``p = c1 z + c2 z'``.
+
+    With `outlier_step` w the code ends in an identity block: V and W continue as I and diag(w).
+
+    Attributes
+    ----------
+    weight, atoms
+        W and V, shape (rows, m).
+    outlier_step
+        w, shape (m,), or None.
+    decay
+        What the quadratic penalty adds to G on its diagonal, shape (q,), or None.
+    """
+
+    weight: Tensor
+    atoms: Tensor
+    outlier_step: Tensor | None
+    decay: Tensor | None
+
+    def signal(self, x: Tensor) -> Tensor:
+        return x
+
+    def first(self, signal: Tensor, mix: Mix) -> Tensor:
+        return self._analyse(_times(mix.e, signal))
+
+    def value(self, signal: Tensor, mix: Mix, z: Tensor, previous: Tensor | None) -> Tensor:
+        point = combine(mix.c1, z, mix.c2, previous)
+        v = self._analyse(_times(mix.e, signal) - self._decode(point))
+        v = _plus(v, mix.a1, z)
+        if previous is not None and mix.a2 is not None:
+            v = _plus(v, mix.a2, previous)
+        return v if self.decay is None else torch.addcmul(v, self.decay, point, value=-1)
+
+    def _decode(self, point: Tensor) -> Tensor:
+        if self.outlier_step is None:
+            return point @ self.atoms
+        rows = len(self.atoms)
+        return torch.addmm(point[:, rows:], point[:, :rows], self.atoms)
+
+    def _analyse(self, residual: Tensor) -> Tensor:
+        scores = residual @ self.weight.T
+        if self.outlier_step is None:
+            return scores
+        return torch.cat([scores, residual * self.outlier_step], dim=-1)
+
+
+Form = Gram | Residual
+
+
+class Layer(NamedTuple):
+    """One layer, ready to run."""
+
+    form: Form
+    mix: Mix
+    thresholds: tuple[Tensor, ...]
+
+
+def combine(c1: Scalar, z: Tensor, c2: Scalar | None, previous: Tensor | None) -> Tensor:
+    """``c1 z + c2 z'``."""
+    point = _times(c1, z)
+    return point if c2 is None or previous is None else _plus(point, c2, previous)
+
+
+def _times(factor: Scalar, tensor: Tensor) -> Tensor:
+    return tensor if isinstance(factor, float) and factor == 1 else factor * tensor
+
+
+def _plus(total: Tensor, factor: Scalar, tensor: Tensor) -> Tensor:
+    """``total + factor tensor`` in one pass."""
+    if isinstance(factor, Tensor):
+        return torch.addcmul(total, factor, tensor)
+    return total if factor == 0 else torch.add(total, tensor, alpha=factor)

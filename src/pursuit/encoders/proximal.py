@@ -1,0 +1,70 @@
+"""The proximal encoder: every layer is a full proximal step."""
+
+from __future__ import annotations
+
+import torch
+
+from ..models import SparseModel
+from .encoder import Encoder, check_layers
+
+__all__ = ["ProximalEncoder"]
+
+
+class ProximalEncoder(Encoder):
+    """T proximal steps with learnable matrices, scalars and thresholds.
+
+    Untrained it is `layers` steps of fista (with momentum) or ista (without). A layer is
+    ``z_new = shrink(a1 z + a2 z' + e x W' - (c1 z + c2 z') G, t)``; the paper's encoder,
+    ``z_new = shrink(x W' + z H', t)``, is ``step="free", momentum=False``.
+
+    Parameters
+    ----------
+    model
+        What is approximated.
+    layers
+        T, the number of steps.
+    step
+        "coupled" learns W, and G follows from W and the dictionary; "free" learns W and H;
+        "model" learns scalars only and follows any change of the dictionary.
+    momentum
+        Whether a layer also looks at the code before the last, with five learned scalars.
+    tied
+        Whether all layers share their matrices. Scalars are per layer in any case; thresholds
+        are, except in the paper's form.
+    structure
+        "dense" multiplies by the matrix G of the quadratic; "structured" goes through the
+        residual ``x - z D`` and never forms G. "auto" is structured for the two-block models
+        (robust PCA and NMF, LowRankSparse), and where coupled or model steps then take fewer
+        multiplications.
+
+    Examples
+    --------
+    >>> import torch, pursuit as pu
+    >>> model = pu.models.Lasso(torch.eye(2), lam=1.0)
+    >>> encoder = pu.ProximalEncoder(model, layers=3)
+    >>> encoder(torch.tensor([[3.0, -0.5]])).tolist()
+    [[2.0, 0.0]]
+    """
+
+    def __init__(
+        self,
+        model: SparseModel,
+        layers: int = 7,
+        step: str = "coupled",
+        momentum: bool = True,
+        tied: bool = True,
+        structure: str = "auto",
+    ) -> None:
+        check_layers(model, layers)
+        alpha = model.normalised.step_constant
+        super().__init__(
+            model,
+            layers=layers,
+            rates=[1.0] * layers,
+            constants=torch.full((model.code_size,), alpha, dtype=torch.float64),
+            step=step,
+            momentum=momentum,
+            tied=tied,
+            structure=structure,
+            accelerated=True,
+        )

@@ -1,0 +1,317 @@
+"""Steps: what is learned in the layers, and where it starts.
+
+A step owns the parameters of all layers of an encoder and starts them at the algorithm's
+values, so that an encoder that is not trained yet is the algorithm. From fewest to most learned
+numbers: `Model` (scalars), `Coupled` (W and scalars), `Free` (W and H, the paper's form).
+
+With momentum a layer has the two-step form of `forms`, which starts as FISTA. Without it,
+``a1 = 1`` and ``c1 = e`` is the layer's step size; the paper's form (free, no momentum, one
+threshold vector for all layers) has no scalars at all.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ..penalties import Penalty
+from .forms import Form, Gram, Layer, Mix, Residual
+
+__all__ = ["STEPS", "Coupled", "Free", "Model", "Setting", "Step"]
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What a step is built for.
+
+    Attributes
+    ----------
+    penalty
+        The part of the penalty that is shrunk by.
+    rates
+        The step size of each layer at the start, in units of 1/constants.
+    momentum
+        Whether the layers have the two-step form.
+    accelerated
+        Whether the two-step form starts as FISTA, or else as a plain step.
+    tied
+        Whether all layers share their matrices.
+    dense
+        Whether the layers use the matrix of the quadratic or go through the residual.
+    identity
+        Whether the code ends in an identity block that the atoms do not hold.
+    """
+
+    penalty: Penalty
+    rates: tuple[float, ...]
+    momentum: bool
+    accelerated: bool
+    tied: bool
+    dense: bool
+    identity: bool
+
+    @property
+    def depth(self) -> int:
+        return len(self.rates)
+
+    @property
+    def start_rates(self) -> Tensor:
+        return torch.tensor(self.rates, dtype=torch.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class Quadratic:
+    """The smooth part of the normalised model as it stands at this moment.
+
+    Attributes
+    ----------
+    atoms
+        Shape (rows, m).
+    constants
+        The step constant of each coefficient, shape (q,).
+    curvature
+        The diagonal that the quadratic penalty adds to Q, shape (q,), or None.
+    """
+
+    atoms: Tensor
+    constants: Tensor
+    curvature: Tensor | None
+
+    @property
+    def decay(self) -> Tensor | None:
+        return None if self.curvature is None else self.curvature / self.constants
+
+    @property
+    def weight(self) -> Tensor:
+        """``D / constants``: the W of the algorithm."""
+        rows = len(self.atoms)
+        return self.atoms / self.constants[:rows, None]
+
+    @property
+    def outlier_step(self) -> Tensor:
+        """1/constants of the identity block."""
+        return 1 / self.constants[len(self.atoms) :]
+
+    def coupling(self, weight: Tensor) -> Tensor:
+        """``H = I - W D' - diag(decay)``."""
+        coupling = -weight @ self.atoms.T
+        diagonal = torch.ones_like(self.constants)
+        return coupling + torch.diag(diagonal if self.decay is None else diagonal - self.decay)
+
+
+class Step(nn.Module):
+    """The scalars and the thresholds that all kinds of step have.
+
+    Parameters
+    ----------
+    setting
+        What the step is built for.
+    start
+        The quadratic whose algorithm it starts as.
+    """
+
+    def __init__(self, setting: Setting, start: Quadratic) -> None:
+        super().__init__()
+        self.setting = setting
+        self.mixing: nn.Parameter | None
+        if setting.momentum:
+            betas = _fista(setting.depth) if setting.accelerated else [0.0] * setting.depth
+            mixing = _two_step(setting.rates, betas)
+        elif self._has_rates():
+            mixing = setting.start_rates
+        else:
+            mixing = None
+        if mixing is not None:
+            mixing = nn.Parameter(mixing.to(start.atoms))
+        self.register_parameter("mixing", mixing)
+
+    def _has_rates(self) -> bool:
+        """Whether a layer without momentum has a step size of its own."""
+        return True
+
+    def project_(self) -> None:
+        """Put every threshold that has become negative back to zero; for after an update."""
+        with torch.no_grad():
+            for parameter in self._threshold_parameters():
+                parameter.clamp_(min=0)
+
+    def layers(self, now: Quadratic, numbers: bool = False) -> list[Layer]:
+        """The layers, ready to run; with `numbers` the scalars are cut off from gradients."""
+        return [
+            Layer(*parts)
+            for parts in zip(
+                self._forms(now), self._mixes(numbers), self._thresholds(now), strict=True
+            )
+        ]
+
+    def _mixes(self, numbers: bool) -> list[Mix]:
+        if self.mixing is None:
+            return [Mix()] * self.setting.depth
+        rows = self.mixing.tolist() if numbers else self.mixing.unbind()
+        if self.setting.momentum:
+            return [Mix(*(row if numbers else row.unbind())) for row in rows]
+        return [Mix(c1=rate, e=rate) for rate in rows]
+
+    @abstractmethod
+    def _forms(self, now: Quadratic) -> Sequence[Form]:
+        """The linear part of each layer."""
+
+    @abstractmethod
+    def _thresholds(self, now: Quadratic) -> Sequence[tuple[Tensor, ...]]:
+        """The thresholds of each layer, none negative."""
+
+    @abstractmethod
+    def _threshold_parameters(self) -> list[nn.Parameter]:
+        """The parameters that must not become negative."""
+
+
+class _Weighted(Step):
+    """W is learned, and thresholds for each coefficient or group."""
+
+    def __init__(self, setting: Setting, start: Quadratic) -> None:
+        super().__init__(setting, start)
+        rates = setting.start_rates.to(start.atoms)
+        natural = setting.penalty.thresholds(1 / start.constants)
+        shared = self.mixing is None and setting.tied
+        self.thresholds = nn.ParameterList(
+            nn.Parameter(t.to(start.atoms).clone()[None])
+            if shared
+            else nn.Parameter(rates.view(-1, *[1] * t.ndim) * t.to(start.atoms))
+            for t in natural
+        )
+        if setting.identity and not setting.dense:
+            self.outlier_step = nn.Parameter(self._stack(start.outlier_step))
+        else:
+            self.register_parameter("outlier_step", None)
+
+    def _stack(self, tensor: Tensor) -> Tensor:
+        """One copy for all layers or one for each, along a new first dimension."""
+        return tensor.detach().expand(self._copies(), *tensor.shape).clone()
+
+    def _copies(self) -> int:
+        return 1 if self.setting.tied else self.setting.depth
+
+    def _thresholds(self, now: Quadratic) -> list[tuple[Tensor, ...]]:
+        rows = [_repeat(t.clamp_min(0), self.setting.depth) for t in self.thresholds]
+        return list(zip(*rows, strict=True)) if rows else [()] * self.setting.depth
+
+    def _threshold_parameters(self) -> list[nn.Parameter]:
+        return list(self.thresholds)
+
+    def _outlier_steps(self) -> list[Tensor | None]:
+        if self.outlier_step is None:
+            return [None] * self.setting.depth
+        return list(_repeat(self.outlier_step, self.setting.depth))
+
+
+class Free(_Weighted):
+    """The paper's step: W and H (structured: W and V) are learned, each on its own.
+
+    Starts at ``W = D / alpha, H = I - D D' / alpha``. Untied, each layer has its own H.
+    """
+
+    def __init__(self, setting: Setting, start: Quadratic) -> None:
+        super().__init__(setting, start)
+        self.weight = nn.Parameter(start.weight.detach().clone())
+        products = 1 if setting.tied else max(1, setting.depth - 1)
+        matrix = start.coupling(start.weight) if setting.dense else start.atoms
+        matrix = matrix.detach().expand(products, *matrix.shape).clone()
+        self.coupling = nn.Parameter(matrix)
+
+    def _has_rates(self) -> bool:
+        return any(rate != 1 for rate in self.setting.rates)
+
+    def _forms(self, now: Quadratic) -> list[Form]:
+        # the first layer starts from zero and has no product
+        couplings = [self.coupling[0], *_repeat(self.coupling, self.setting.depth - 1)]
+        if self.setting.dense:
+            return [Gram(self.weight, matrix) for matrix in couplings]
+        return [
+            Residual(self.weight, atoms, step, now.decay)
+            for atoms, step in zip(couplings, self._outlier_steps(), strict=True)
+        ]
+
+
+class Coupled(_Weighted):
+    """W is learned; the coupling follows from it and the dictionary: ``v = z + (x - z D) W'``."""
+
+    def __init__(self, setting: Setting, start: Quadratic) -> None:
+        super().__init__(setting, start)
+        self.weight = nn.Parameter(self._stack(start.weight))
+
+    def _forms(self, now: Quadratic) -> list[Form]:
+        forms: list[Form]
+        if self.setting.dense:
+            forms = [Gram(weight, now.coupling(weight)) for weight in self.weight]
+            return forms * (self.setting.depth // len(forms))
+        if self.setting.tied:
+            step = None if self.outlier_step is None else self.outlier_step[0]
+            return [Residual(self.weight[0], now.atoms, step, now.decay)] * self.setting.depth
+        return [
+            Residual(weight, now.atoms, step, now.decay)
+            for weight, step in zip(self.weight, self._outlier_steps(), strict=True)
+        ]
+
+
+class Model(Step):
+    """Only scalars are learned: the matrices are those of the model, ``W = D / alpha``.
+
+    A layer has its mixing scalars and a factor of the algorithm's thresholds.
+    """
+
+    def __init__(self, setting: Setting, start: Quadratic) -> None:
+        super().__init__(setting, start)
+        self.factors = nn.Parameter(
+            torch.tensor(setting.rates, dtype=torch.float64).to(start.atoms)
+        )
+
+    def _forms(self, now: Quadratic) -> list[Form]:
+        form: Form
+        if self.setting.dense:
+            form = Gram(now.weight, now.coupling(now.weight))
+        else:
+            step = now.outlier_step if self.setting.identity else None
+            form = Residual(now.weight, now.atoms, step, now.decay)
+        return [form] * self.setting.depth
+
+    def _thresholds(self, now: Quadratic) -> list[tuple[Tensor, ...]]:
+        natural = self.setting.penalty.thresholds(1 / now.constants)
+        return [
+            tuple(factor * t.to(factor) for t in natural)
+            for factor in self.factors.clamp_min(0).unbind()
+        ]
+
+    def _threshold_parameters(self) -> list[nn.Parameter]:
+        return [self.factors]
+
+
+STEPS: dict[str, type[Step]] = {"free": Free, "coupled": Coupled, "model": Model}
+
+
+def _repeat(stacked: Tensor, count: int) -> Sequence[Tensor]:
+    """The slices of a stack, or its only slice as often as asked."""
+    return [stacked[0]] * count if len(stacked) == 1 else stacked.unbind()
+
+
+def _two_step(rates: Sequence[float], betas: Sequence[float]) -> Tensor:
+    """The rows (a1, a2, c1, c2, e): a step from ``z + beta (z - z')``."""
+    rows = [
+        [1 + beta, -beta, rate * (1 + beta), -rate * beta, rate]
+        for rate, beta in zip(rates, betas, strict=True)
+    ]
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def _fista(depth: int) -> list[float]:
+    """The extrapolation beta of each FISTA step."""
+    betas = []
+    t, beta = 1.0, 0.0
+    for _ in range(depth):
+        betas.append(beta)
+        following = (1 + (1 + 4 * t * t) ** 0.5) / 2
+        t, beta = following, (t - 1) / following
+    return betas
