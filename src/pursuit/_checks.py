@@ -134,6 +134,15 @@ def is_meta(tensor: Tensor) -> bool:
     return tensor.device.type == "meta"
 
 
+def is_eager() -> bool:
+    """Whether values may be looked at and overwritten: nothing is traced, compiled, vectorised."""
+    return not (
+        torch.compiler.is_compiling()
+        or torch._C._get_tracing_state() is not None
+        or torch._C._are_functorch_transforms_active()
+    )
+
+
 def _tensor_from(values: Any, name: str) -> Tensor:
     """A copy of what is not a tensor yet. A NumPy array keeps its dtype; Python floats carry
     none of their own and are read in double precision."""

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._checks import ArrayLike, as_weight
+from ._checks import ArrayLike, as_weight, is_eager
 
 Step = float | Tensor
 Groups = Sequence[Sequence[int]]
@@ -651,7 +651,10 @@ def _require_nesting(finer: _Level, coarser: _Level) -> None:
 def _soft(v: Tensor, threshold: Tensor, nonnegative: bool = False) -> Tensor:
     if nonnegative:
         return (v - threshold).clamp_min(0)
-    return v - v.clamp(-threshold, threshold)
+    clipped = v.clamp(-threshold, threshold)
+    if torch.is_grad_enabled() or not is_eager():
+        return v - clipped
+    return torch.sub(v, clipped, out=clipped)  # in memory that is still in the cache
 
 
 def _step(step: Step, weights: Tensor) -> Tensor:

@@ -10,19 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .._checks import dtype_name, require_choice, require_device, require_width
+from .._checks import dtype_name, is_eager, require_choice, require_device, require_width
 from ..models import SparseModel, require_model
 from .forms import Layer
 from .steps import STEPS, Quadratic, Setting, Step
 
 __all__ = ["Encoder"]
 
-#: numbers of a code matrix that one tile holds: the element-wise work between two products
-#: then stays in the second-level cache
-TILE_NUMBERS = 2**17
+#: numbers of a code matrix that one tile holds: the element-wise work between two products then
+#: stays in the second-level cache (and no power of two, whose tiles compete for the same lines)
+TILE_NUMBERS = 3 * 2**15
 #: the most rows of a tile
 TILE_ROWS = 1024
 
@@ -153,9 +154,8 @@ class Encoder(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The codes of signals (..., m) after the last layer, shape (..., q)."""
-        layers = self._ready()
 
-        def last(rows: Tensor) -> Tensor:
+        def last(layers: Sequence[Layer], rows: Tensor) -> Tensor:
             for z in self._run(layers, rows):  # noqa: B007
                 pass
             return self._from_normalised(z)
@@ -175,9 +175,9 @@ class Encoder(nn.Module):
         for encoders that are meant to minimise the model's objective, and costs one more
         product with the dictionary in each layer.
         """
-        layers, model = self._ready(), self.model
+        model = self.model
 
-        def lowest(rows: Tensor) -> Tensor:
+        def lowest(layers: Sequence[Layer], rows: Tensor) -> Tensor:
             codes = rows.new_zeros(len(rows), model.code_size)
             objective = model.objective(rows, codes)
             for z in self._run(layers, rows):
@@ -223,22 +223,23 @@ class Encoder(nn.Module):
         return Quadratic(atoms, self.constants, self.curvature)
 
     def _ready(self) -> list[Layer]:
-        numbers = not torch.is_grad_enabled() and _is_eager()
+        numbers = not torch.is_grad_enabled() and is_eager()
         return self.step.layers(self._quadratic(), numbers)
 
     def _from_normalised(self, z: Tensor) -> Tensor:
         return z if self.units is None else z * self.units
 
-    def _by_tiles(self, encode: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        rows = self._as_rows(x)
+    def _by_tiles(self, encode: Callable[[Sequence[Layer], Tensor], Tensor], x: Tensor) -> Tensor:
+        rows, layers = self._as_rows(x), self._ready()
         size = self._template.code_size
         length = min(TILE_ROWS, max(1, TILE_NUMBERS // size))
-        if torch.is_grad_enabled() or not _is_eager() or len(rows) <= length:
-            codes = encode(rows)
+        if torch.is_grad_enabled() or not is_eager() or len(rows) <= length:
+            codes = encode(layers, rows)
         else:
-            codes = rows.new_empty(len(rows), size)
+            layers = [layer.folded() for layer in layers]
+            codes = _room(rows, size)
             for start in range(0, len(rows), length):
-                codes[start : start + length] = encode(rows[start : start + length])
+                codes[start : start + length] = encode(layers, rows[start : start + length])
         return codes.reshape(*x.shape[:-1], size)
 
     def _as_rows(self, x: Tensor) -> Tensor:
@@ -256,7 +257,7 @@ class Encoder(nn.Module):
             raise TypeError(
                 f"x is {given}, but the encoder is {own}; convert one of them with .to(torch.{own})"
             )
-        if _is_eager() and not _is_finite(x.detach()):
+        if is_eager() and not _is_finite(x.detach()):
             raise ValueError("x contains NaN or infinite values; remove or mask them first")
         return x.reshape(-1, x.shape[-1])
 
@@ -293,13 +294,14 @@ def _cheaper_structure(model: SparseModel, step: str) -> str:
     return "structured" if step != "free" and 2 * model.features < model.code_size else "dense"
 
 
-def _is_eager() -> bool:
-    """Whether values may be looked at: nothing is traced, compiled or vectorised."""
-    return not (
-        torch.compiler.is_compiling()
-        or torch._C._get_tracing_state() is not None
-        or torch._C._are_functorch_transforms_active()
-    )
+def _room(like: Tensor, size: int) -> Tensor:
+    """Memory for the codes of all rows, not initialised.
+
+    NumPy asks the system for large pages, so that fresh memory costs fewer page faults.
+    """
+    if like.device.type != "cpu":
+        return like.new_empty(len(like), size)
+    return torch.from_numpy(np.empty((len(like), size), dtype_name(like.dtype)))
 
 
 def _is_finite(x: Tensor) -> bool:

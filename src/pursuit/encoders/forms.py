@@ -20,6 +20,8 @@ from torch import Tensor
 
 __all__ = ["Form", "Gram", "Layer", "Mix", "Residual", "Scalar", "combine"]
 
+#: scalars below this are not divided by
+SMALLEST = 1e-3
 #: a learned scalar while gradients are recorded; a plain number otherwise, which costs no pass
 Scalar = float | Tensor
 
@@ -125,19 +127,44 @@ class Layer(NamedTuple):
     mix: Mix
     thresholds: tuple[Tensor, ...]
 
+    def folded(self) -> Layer:
+        """The same layer with its scalars multiplied into the coupling, where that saves passes.
+
+        With ``r = c2/c1`` and ``d = a - c``, a dense layer is
+        ``v = e x W' + (z + r z') (c1 H' + d1 I) + (d2 - d1 r) z'``. Worth a new matrix if many
+        rows follow; for layers whose scalars are numbers.
+        """
+        a1, a2, c1, c2, e = self.mix
+        if not isinstance(self.form, Gram) or isinstance(c1, Tensor) or abs(c1) < SMALLEST:
+            return self
+        if c1 == a1 == 1:
+            return self
+        coupling = c1 * self.form.coupling
+        coupling.diagonal().add_(a1 - c1)
+        mix = Mix(e=e)
+        if a2 is not None and c2 is not None:
+            ratio = c2 / c1
+            mix = Mix(a2=a2 - c2 - (a1 - c1) * ratio + ratio, c2=ratio, e=e)
+        return self._replace(form=Gram(self.form.weight, coupling), mix=mix)
+
 
 def combine(c1: Scalar, z: Tensor, c2: Scalar | None, previous: Tensor | None) -> Tensor:
     """``c1 z + c2 z'``."""
     point = _times(c1, z)
-    return point if c2 is None or previous is None else _plus(point, c2, previous)
+    if c2 is None or previous is None:
+        return point
+    if point is z and not isinstance(c2, Tensor):
+        return torch.add(z, previous, alpha=c2)
+    return _plus(point, c2, previous)
 
 
 def _times(factor: Scalar, tensor: Tensor) -> Tensor:
-    return tensor if isinstance(factor, float) and factor == 1 else factor * tensor
+    """``factor tensor``: the tensor itself if the factor is the number 1, else a new one."""
+    return tensor if isinstance(factor, float) and factor == 1 else torch.mul(tensor, factor)
 
 
 def _plus(total: Tensor, factor: Scalar, tensor: Tensor) -> Tensor:
-    """``total + factor tensor`` in one pass."""
+    """``total + factor tensor`` in one pass; `total` is the caller's own and may be overwritten."""
     if isinstance(factor, Tensor):
         return torch.addcmul(total, factor, tensor)
-    return total if factor == 0 else torch.add(total, tensor, alpha=factor)
+    return total if factor == 0 else total.add_(tensor, alpha=factor)
