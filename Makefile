@@ -42,6 +42,8 @@ format: $(INSTALLED) ## put the code into shape
 bench: $(BENCH_INSTALLED) ## install the peers and measure against them
 	$(BIN)/python benchmarks/lasso.py
 	$(BIN)/python benchmarks/robust.py
+	$(BIN)/python benchmarks/untrained.py
+	$(BIN)/python benchmarks/eager.py
 
 clean: ## remove caches and build products, but keep .venv
 	rm -rf build dist pursuit-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

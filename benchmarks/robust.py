@@ -24,30 +24,6 @@ BINS, ATOMS, LAM, TOL = 513, 25, 0.141, 1e-6
 CASES = {"strong": 7.75, "weak": 0.05}
 
 
-def learn(x: Tensor, nonnegative: bool, lam_star: float = 7.75, sweeps: int = 30) -> Tensor:
-    """D0 by alternating minimisation of the factored problem on training frames."""
-    generator = torch.Generator().manual_seed(0)
-    dictionary = torch.rand(ATOMS, BINS, generator=generator)
-    if not nonnegative:
-        dictionary = torch.randn(ATOMS, BINS, generator=generator)
-    for _ in range(sweeps):
-        kind = RobustNMF if nonnegative else RobustPCA
-        parts = kind(dictionary, lam_star, LAM).split(
-            pu.solve(kind(dictionary, lam_star, LAM), x, tol=1e-3).codes
-        )
-        gram = parts.scores.T @ parts.scores + lam_star * torch.eye(ATOMS)
-        target = parts.scores.T @ (x - parts.outliers)
-        if not nonnegative:
-            dictionary = torch.linalg.solve(gram, target)
-            continue
-        for _ in range(3):
-            for j in range(ATOMS):
-                step = (target[j] - gram[j] @ dictionary) / gram[j, j]
-                dictionary[j] = (dictionary[j] + step).clamp_min(0)
-    alive = dictionary.norm(dim=1) > 1e-3
-    return dictionary[alive]
-
-
 def full_fista(model: RobustPCA, x: Tensor, steps: int) -> Tensor:
     """FISTA on scores and outliers together, in the well-scaled coordinates."""
     inner = model.normalised
@@ -138,7 +114,9 @@ def main() -> None:
     test = spectrogram.synthetic(arguments.frames, BINS, seed=1).mixture
     for workers in (1, 2):
         for kind, title in ((RobustNMF, "RNMF"), (RobustPCA, "RPCA")):
-            dictionary = learn(train[:1000], kind is RobustNMF)
+            dictionary = spectrogram.learn_dictionary(
+                train[:1000], ATOMS, CASES["strong"], LAM, nonnegative=kind is RobustNMF
+            )
             for strength, lam_star in CASES.items():
                 model = kind(dictionary, lam_star, LAM)
                 name = f"{title}, {strength} lam_star = {lam_star:g}"

@@ -27,6 +27,14 @@ def test_readme_example() -> None:
     assert "converged=10000" in done.stdout
 
 
+def test_encoder_example() -> None:
+    (code,) = blocks("docs/encoders.md")
+    namespace: dict[str, object] = {}
+    exec(code, namespace)
+    assert namespace["exact"].converged.all()
+    assert (namespace["gap"] >= 0).all()
+
+
 def test_the_penalty_that_contributing_walks_through() -> None:
     namespace = dict(vars(penalties))
     exec(blocks("CONTRIBUTING.md")[0], namespace)

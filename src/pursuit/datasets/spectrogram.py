@@ -11,7 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Spectrogram", "synthetic"]
+from ..models import RobustNMF, RobustPCA
+from ..solvers.solve import solve
+
+__all__ = ["Spectrogram", "learn_dictionary", "synthetic"]
 
 TONES, HARMONICS, GLIDE_HARMONICS, STRETCH = 15, 12, 10, 40
 
@@ -57,6 +60,41 @@ def synthetic(frames: int, bins: int = 257, seed: int = 0) -> Spectrogram:
             for part in (mixture, low_rank, sparse)
         )
     )
+
+
+def learn_dictionary(
+    x: Tensor,
+    atoms: int,
+    lam_star: float,
+    lam: float,
+    nonnegative: bool = True,
+    sweeps: int = 30,
+    seed: int = 0,
+) -> Tensor:
+    """D0 by alternating minimisation of the factored problem over all frames, float32.
+
+    The problem is ``1/2 ||X - S D0 - O||^2 + lam_star/2 (||S||^2 + ||D0||^2) + lam ||O||_1``.
+    Atoms that die out are dropped.
+    """
+    kind = RobustNMF if nonnegative else RobustPCA
+    generator = torch.Generator().manual_seed(seed)
+    draw = torch.rand if nonnegative else torch.randn
+    dictionary = draw(atoms, x.shape[1], generator=generator)
+    for _ in range(sweeps):
+        model = kind(dictionary, lam_star, lam)
+        codes = solve(model, x, tol=1e-3).codes
+        scores, outliers = codes[:, : model.atoms], codes[:, model.atoms :]
+        gram = scores.T @ scores + lam_star * torch.eye(model.atoms)
+        target = scores.T @ (x - outliers)
+        if not nonnegative:
+            dictionary = torch.linalg.solve(gram, target)
+            continue
+        for _ in range(3):
+            for j in range(model.atoms):
+                step = (target[j] - gram[j] @ dictionary) / gram[j, j]
+                dictionary[j] = (dictionary[j] + step).clamp_min(0)
+        dictionary = dictionary[dictionary.norm(dim=1) > 1e-3]
+    return dictionary
 
 
 def _comb(bins: int, pitch: Array, harmonics: int) -> Array:

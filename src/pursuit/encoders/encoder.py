@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -237,7 +236,7 @@ class Encoder(nn.Module):
             codes = encode(layers, rows)
         else:
             layers = [layer.folded() for layer in layers]
-            codes = _room(rows, size)
+            codes = rows.new_empty(len(rows), size)
             for start in range(0, len(rows), length):
                 codes[start : start + length] = encode(layers, rows[start : start + length])
         return codes.reshape(*x.shape[:-1], size)
@@ -292,16 +291,6 @@ def _cheaper_structure(model: SparseModel, step: str) -> str:
     if model.low_rank_name is not None:
         return "structured"
     return "structured" if step != "free" and 2 * model.features < model.code_size else "dense"
-
-
-def _room(like: Tensor, size: int) -> Tensor:
-    """Memory for the codes of all rows, not initialised.
-
-    NumPy asks the system for large pages, so that fresh memory costs fewer page faults.
-    """
-    if like.device.type != "cpu":
-        return like.new_empty(len(like), size)
-    return torch.from_numpy(np.empty((len(like), size), dtype_name(like.dtype)))
 
 
 def _is_finite(x: Tensor) -> bool:
