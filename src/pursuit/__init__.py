@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import models as models
     from . import penalties as penalties
+    from . import regimes as regimes
     from .certificates import certify as certify
     from .certificates import certify_low_rank as certify_low_rank
     from .encoders.bank import EncoderBank as EncoderBank
@@ -19,9 +20,13 @@ if TYPE_CHECKING:
     from .encoders.coordinate import CoordinateEncoder as CoordinateEncoder
     from .encoders.proximal import ProximalEncoder as ProximalEncoder
     from .models import Parts as Parts
+    from .persistence import load as load
+    from .persistence import save as save
     from .solvers.nuclear import robust_pca as robust_pca
     from .solvers.solution import Solution as Solution
     from .solvers.solve import solve as solve
+    from .training import History as History
+    from .training import fit as fit
 
 __version__ = "0.1.0"
 
@@ -30,19 +35,23 @@ _NAMES = {
     "BlockCoordinateEncoder": ".encoders.block_coordinate",
     "CoordinateEncoder": ".encoders.coordinate",
     "EncoderBank": ".encoders.bank",
+    "History": ".training",
     "Parts": ".models",
     "ProximalEncoder": ".encoders.proximal",
     "Solution": ".solvers.solution",
     "certify": ".certificates",
     "certify_low_rank": ".certificates",
+    "fit": ".training",
+    "load": ".persistence",
     "robust_pca": ".solvers.nuclear",
+    "save": ".persistence",
     "solve": ".solvers.solve",
 }
-_MODULES = ("models", "penalties")
+_MODULES = ("models", "penalties", "regimes")
 
-__all__ = ["BlockCoordinateEncoder", "CoordinateEncoder", "EncoderBank", "Parts"]
-__all__ += ["ProximalEncoder", "Solution", "certify", "certify_low_rank", "models", "penalties"]
-__all__ += ["robust_pca", "solve"]
+__all__ = ["BlockCoordinateEncoder", "CoordinateEncoder", "EncoderBank", "History", "Parts"]
+__all__ += ["ProximalEncoder", "Solution", "certify", "certify_low_rank", "fit", "load"]
+__all__ += ["models", "penalties", "regimes", "robust_pca", "save", "solve"]
 
 
 def __getattr__(name: str) -> Any:

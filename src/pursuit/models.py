@@ -27,6 +27,7 @@ from .penalties import L1, Elastic, GroupL2, Groups, NonNegative, Penalty, Ridge
 
 __all__ = [
     "NMF",
+    "Constraint",
     "GroupLasso",
     "HiLasso",
     "Lasso",
@@ -58,6 +59,38 @@ class Parts:
     sparse: Tensor | None = None
     scores: Tensor | None = None
     outliers: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """What keeps a dictionary in bounds while it is learned.
+
+    Without it codes could shrink and atoms grow for ever. Either atoms stay in the unit ball, or
+    the learning problem charges ``ridge/2 ||D||_F^2``, once for the whole data set.
+
+    Attributes
+    ----------
+    ridge
+        The weight; 0 stands for the unit ball.
+    nonnegative
+        Whether entries must not be negative.
+    """
+
+    ridge: float = 0.0
+    nonnegative: bool = False
+
+    def value(self, dictionary: Tensor) -> Tensor:
+        """``phi(D) = ridge/2 ||D||_F^2``."""
+        return self.ridge / 2 * dictionary.square().sum()
+
+    def project(self, dictionary: Tensor) -> Tensor:
+        """The nearest dictionary that is allowed: first ``max(D, 0)``, then the ball."""
+        if self.nonnegative:
+            dictionary = dictionary.clamp_min(0)
+        if self.ridge > 0:
+            return dictionary
+        norms: Tensor = torch.linalg.vector_norm(dictionary, dim=1, keepdim=True)
+        return dictionary / norms.clamp_min(1)
 
 
 class SparseModel:
@@ -121,6 +154,11 @@ class SparseModel:
         """The dictionaries by the constructor's names; their rows are the atoms in code order."""
         return {"dictionary": self.dictionary}
 
+    @property
+    def constraints(self) -> dict[str, Constraint]:
+        """What each of `dictionaries` must obey while it is learned."""
+        return {"dictionary": Constraint()}
+
     def replace(self, **changes: Any) -> Self:
         """A new model with some of the constructor's arguments changed."""
         unknown = sorted(set(changes) - set(self.config))
@@ -176,6 +214,10 @@ class SparseModel:
     def split(self, codes: Tensor) -> Parts:
         """The parts of the signal that codes stand for, as they apply to the model."""
         return Parts(sparse=self.decode(codes))
+
+    def regression(self, x: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
+        """Coefficients and targets of the regression that a better dictionary solves."""
+        return codes, x
 
     # ---- the objective ----------------------------------------------------------------
 
@@ -403,6 +445,10 @@ class NMF(SparseModel):
     def config(self) -> dict[str, Any]:
         return {"dictionary": self.dictionary, "ridge": self.ridge}
 
+    @property
+    def constraints(self) -> dict[str, Constraint]:
+        return {"dictionary": Constraint(float(self.ridge.mean()), nonnegative=True)}
+
     def split(self, codes: Tensor) -> Parts:
         return Parts(low_rank=self.decode(codes), scores=codes)
 
@@ -479,6 +525,13 @@ class LowRankSparse(SparseModel):
     @property
     def dictionaries(self) -> dict[str, Tensor]:
         return {"low_rank": self.low_rank, "sparse": self.sparse}
+
+    @property
+    def constraints(self) -> dict[str, Constraint]:
+        return {
+            "low_rank": Constraint(self.lam_star, self.nonnegative),
+            "sparse": Constraint(self.sparse_ridge, self.nonnegative),
+        }
 
     def _assemble(self) -> None:
         self.dictionary = torch.cat([self.low_rank, self.sparse.to(self.low_rank.dtype)])
@@ -586,6 +639,10 @@ class RobustPCA(SparseModel):
             "scale": self.scale,
         }
 
+    @property
+    def constraints(self) -> dict[str, Constraint]:
+        return {"dictionary": Constraint(self.lam_star, self._nonnegative)}
+
     def replace(self, **changes: Any) -> Self:
         """A new model; its scale is computed anew if the dictionary changes and none is given."""
         if "dictionary" in changes:
@@ -604,6 +661,10 @@ class RobustPCA(SparseModel):
 
     def correlate(self, signals: Tensor) -> Tensor:
         return torch.cat([super().correlate(signals), signals], dim=-1)
+
+    def regression(self, x: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
+        scores, outliers = self._halves(codes)
+        return scores, x - outliers
 
     def split(self, codes: Tensor) -> Parts:
         scores, outliers = self._halves(codes)

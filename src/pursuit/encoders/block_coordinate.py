@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -76,8 +78,9 @@ class BlockCoordinateEncoder(Encoder):
         """Whether a full proximal step ends the encoder ("prox") or not ("partial")."""
         return self._final
 
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, final={self._final!r}"
+    @property
+    def config(self) -> dict[str, Any]:
+        return {**super().config, "final": self._final}
 
     def _changed(self, number: int) -> int:
         return self._largest if number < self.layers else self._template.code_size

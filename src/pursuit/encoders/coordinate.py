@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -93,8 +94,10 @@ class CoordinateEncoder(Encoder):
         """Whether a full proximal step ends the encoder ("prox") or not ("partial")."""
         return self._final
 
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, coordinates={self._coordinates}, final={self._final!r}"
+    @property
+    def config(self) -> dict[str, Any]:
+        own = {"coordinates": list(self._coordinates), "final": self._final}
+        return {**super().config, **own}
 
     def _changed(self, number: int) -> int:
         return self._coordinates[number] if number < self.layers else self._template.code_size

@@ -112,6 +112,17 @@ class Encoder(nn.Module):
         return self._template.rebind({name: getattr(self, name) for name in names}, scale)
 
     @property
+    def config(self) -> dict[str, Any]:
+        """The constructor's arguments but for the model, as plain data."""
+        return {
+            "layers": self._layers,
+            "step": self._step_name,
+            "momentum": self._setting.momentum,
+            "tied": self._setting.tied,
+            "structure": self.structure,
+        }
+
+    @property
     def structure(self) -> str:
         """ "dense" if layers multiply by the matrix of the quadratic, else "structured"."""
         return "dense" if self._setting.dense else "structured"
@@ -145,9 +156,8 @@ class Encoder(nn.Module):
         return self._template.features if self._template.identity else 0
 
     def extra_repr(self) -> str:
-        kind = f"step={self._step_name!r}, momentum={self._setting.momentum}"
-        tied = f"tied={self._setting.tied}, structure={self.structure!r}"
-        return f"{self._template!r}, layers={self._layers}, {kind}, {tied}"
+        arguments = (f"{name}={value!r}" for name, value in self.config.items())
+        return ", ".join([repr(self._template), *arguments])
 
     # ---- what it does -----------------------------------------------------------------
 

@@ -1,0 +1,453 @@
+"""Regimes: what an encoder is trained for.
+
+A regime maps (encoder, batch) to a loss, a mean over the batch. The four of the paper are here;
+they add up with weights, ``Supervised() + 0.1 * Unsupervised()``, and any callable
+``(encoder, batch) -> loss`` is a regime as well. They know encoders and models, and nothing of
+optimisers: that is `training`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ._checks import as_number
+from .encoders.bank import EncoderBank
+from .encoders.encoder import Encoder
+from .models import SparseModel
+from .solvers.solve import solve
+
+__all__ = [
+    "Approximation",
+    "Batch",
+    "Custom",
+    "Discriminative",
+    "Regime",
+    "Supervised",
+    "Unsupervised",
+    "Weighted",
+]
+
+Targets = Tensor | Mapping[str, Tensor]
+Codes = Tensor | list[Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Some samples.
+
+    Attributes
+    ----------
+    x
+        Signals, shape (n, m).
+    targets
+        What the regime compares with: a matrix, labels, or named matrices; None if not needed.
+    rows
+        Where the samples stand in the data set, shape (n,), if it has an order.
+    total
+        The number of samples of the data set, if it is known.
+    """
+
+    x: Tensor
+    targets: Targets | None = None
+    rows: Tensor | None = None
+    total: int | None = None
+
+
+class Regime(ABC):
+    """What every regime can do; a new one implements `loss`."""
+
+    #: how a trained encoder remembers it
+    name: str
+
+    def __call__(self, encoder: nn.Module, batch: Batch) -> Tensor:
+        return self.loss(encoder, batch, encoder(batch.x))
+
+    @abstractmethod
+    def loss(self, encoder: nn.Module, batch: Batch, codes: Codes) -> Tensor:
+        """The loss of given codes of the batch."""
+
+    def begin(self, encoder: nn.Module, batch: Batch) -> None:
+        """Look at the untrained encoder on a first batch, to set what is relative to the data."""
+        return
+
+    @property
+    def state(self) -> dict[str, float]:
+        """What `begin` has set, so that a run can be resumed."""
+        return {}
+
+    @state.setter
+    def state(self, values: Mapping[str, float]) -> None:
+        return
+
+    def __add__(self, other: Regime | Callable[..., Tensor]) -> Weighted:
+        return Weighted([(1.0, self), (1.0, as_regime(other))])
+
+    def __mul__(self, weight: float) -> Weighted:
+        return Weighted([(weight, self)])
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+
+class Unsupervised(Regime):
+    """``mean_i F(x_i, z_i) + phi(D)/n``: the model's own objective; needs no targets.
+
+    ``F(x, z) = 1/2 ||x - z D||^2 + psi(z)``. The dictionary's penalty phi counts once for the
+    whole data set, so each sample bears 1/n of it; it matters where a dictionary is trained
+    along.
+
+    Parameters
+    ----------
+    n
+        The size of the data set; by default that of the data at hand. For a stream with
+        forgetting beta it is ``1/(1 - beta)``.
+    """
+
+    name = "unsupervised"
+
+    def __init__(self, n: float | None = None) -> None:
+        self.n = n
+
+    def loss(self, encoder: nn.Module, batch: Batch, codes: Codes) -> Tensor:
+        encoder, codes = _single(encoder, codes, self.name)
+        model = encoder.model
+        loss = model.objective(batch.x, codes).mean()
+        return loss + _dictionary_penalty(model, self.n or batch.total)
+
+
+class Approximation(Regime):
+    """``mean_i ||z_i - z_i*||^2``: the codes of the exact solver are the targets.
+
+    Codes are compared in the model's normalised coordinates, in which robust PCA weighs scores
+    and outliers alike. Each sample is solved when it is first met; the codes of data that can be
+    indexed are kept, as long as they take less than `cache` bytes.
+
+    Parameters
+    ----------
+    tol
+        The relative gap of the targets.
+    cache
+        The most memory for targets, in bytes.
+    """
+
+    name = "approximation"
+
+    def __init__(self, tol: float = 1e-6, cache: int = 2**28) -> None:
+        self.tol, self.cache = tol, cache
+        self._known: Tensor | None = None
+        self._codes: Tensor | None = None
+        self._source: tuple[Tensor, ...] = ()
+
+    def loss(self, encoder: nn.Module, batch: Batch, codes: Codes) -> Tensor:
+        encoder, codes = _single(encoder, codes, self.name)
+        model = encoder.model
+        with torch.no_grad():
+            exact = model.to_normalised(self._targets(model, batch))
+        return (model.to_normalised(codes) - exact).square().sum(dim=-1).mean()
+
+    def _targets(self, model: SparseModel, batch: Batch) -> Tensor:
+        if batch.rows is None or batch.total is None:
+            return solve(model, batch.x, tol=self.tol).codes
+        self._forget_unless(model, batch)
+        if self._codes is None or self._known is None:
+            return solve(model, batch.x, tol=self.tol).codes
+        new = ~self._known[batch.rows]
+        if bool(new.any()):
+            rows = batch.rows[new]
+            self._codes[rows] = solve(model, batch.x[new], tol=self.tol).codes
+            self._known[rows] = True
+        return self._codes[batch.rows]
+
+    def _forget_unless(self, model: SparseModel, batch: Batch) -> None:
+        """Start anew if the dictionary or the data set is another one."""
+        assert batch.total is not None
+        dictionaries = tuple(tensor.detach() for tensor in model.dictionaries.values())
+        same = len(self._source) == len(dictionaries) and all(
+            torch.equal(a, b) for a, b in zip(self._source, dictionaries, strict=True)
+        )
+        if same and (self._known is None or len(self._known) == batch.total):
+            return
+        self._source = tuple(tensor.clone() for tensor in dictionaries)
+        self._known = self._codes = None
+        size = model.code_size * batch.x.element_size()
+        if batch.total * size <= self.cache:
+            self._known = torch.zeros(batch.total, dtype=torch.bool)
+            self._codes = batch.x.new_empty(batch.total, model.code_size)
+
+
+class Supervised(Regime):
+    """The distance to given signals, or to given parts of them.
+
+    With a matrix y as target, ``mean_i signal ||y_i - z_i D||^2``. With parts,
+    ``mean_i low_rank ||s_i D0 - l_i||^2 + sparse ||o_i D1 - o_i*||^2``, for targets
+    ``{"low_rank": l, "sparse": o}`` (either may be left out). To both are added
+    ``penalty (mean_i psi(z_i) + phi(D)/n)``. There is no 1/2 in front, unlike in the objective.
+
+    Parameters
+    ----------
+    signal, low_rank, sparse
+        The weights of the distances.
+    penalty
+        The weight of the model's penalties.
+    """
+
+    name = "supervised"
+
+    def __init__(
+        self,
+        signal: float = 1.0,
+        low_rank: float = 1.0,
+        sparse: float = 1.0,
+        penalty: float = 0.0,
+    ) -> None:
+        self.signal = as_number(signal, "signal")
+        self.low_rank = as_number(low_rank, "low_rank")
+        self.sparse = as_number(sparse, "sparse")
+        self.penalty = as_number(penalty, "penalty")
+
+    def loss(self, encoder: nn.Module, batch: Batch, codes: Codes) -> Tensor:
+        encoder, codes = _single(encoder, codes, self.name)
+        model = encoder.model
+        if isinstance(batch.targets, Mapping):
+            loss = self._parts(model, batch.targets, codes)
+        else:
+            targets = _matrix(batch.targets, batch.x.shape, self.name)
+            loss = self.signal * _distance(model.decode(codes), targets)
+        if self.penalty > 0:
+            loss = loss + self.penalty * (
+                model.penalty.value(codes).mean() + _dictionary_penalty(model, batch.total)
+            )
+        return loss
+
+    def _parts(self, model: SparseModel, targets: Mapping[str, Tensor], codes: Tensor) -> Tensor:
+        parts = model.split(codes)
+        loss = codes.new_zeros(())
+        for name, target in targets.items():
+            found = getattr(parts, name) if name in ("low_rank", "sparse") else None
+            if found is None:
+                known = [n for n in ("low_rank", "sparse") if getattr(parts, n) is not None]
+                raise ValueError(
+                    f"targets name {name!r}, but {type(model).__name__} has "
+                    f"{' and '.join(map(repr, known))}"
+                )
+            weight = getattr(self, name)
+            loss = loss + weight * _distance(found, _matrix(target, found.shape, self.name))
+        return loss
+
+
+class Discriminative(Regime):
+    """Codes that tell classes apart; the targets are labels.
+
+    For an `EncoderBank`, with the reconstruction errors ``e_j = ||x - decode_j(z_j)||^2`` and
+    the label l: ``mean_i e_l + sum_{j != l} max(0, margin - e_j)``.
+
+    For one encoder with groups, with the energies ``e_r = ||z_r||^2`` of the penalty's blocks:
+    ``mean_i sum_{r silent} e_r + sum_{r active} max(0, margin - e_r)``, where the active blocks
+    are given by a label (one of them) or by a boolean matrix (n, groups).
+
+    Parameters
+    ----------
+    margin
+        In units of what the untrained encoder has on a first batch: the median error of the wrong
+        classes, or the median energy of the active blocks.
+    absolute
+        Whether the margin is meant in the unit of ``||x||^2`` instead.
+    """
+
+    name = "discriminative"
+
+    def __init__(self, margin: float = 1.0, absolute: bool = False) -> None:
+        self.margin = as_number(margin, "margin")
+        self.absolute = absolute
+        self._unit = 1.0 if absolute else None
+
+    def begin(self, encoder: nn.Module, batch: Batch) -> None:
+        if self.absolute:
+            return
+        with torch.no_grad():
+            measure, active = self._measure(encoder, batch, encoder(batch.x))
+            chosen = measure[~active] if isinstance(encoder, EncoderBank) else measure[active]
+            unit = float(chosen.median()) if len(chosen) > 0 else 0.0
+        if unit <= 0:
+            # nothing is active yet: the energy of the signals is the only yardstick left
+            unit = float(batch.x.square().sum(dim=-1).median())
+        self._unit = unit
+
+    @property
+    def state(self) -> dict[str, float]:
+        return {} if self._unit is None else {"unit": self._unit}
+
+    @state.setter
+    def state(self, values: Mapping[str, float]) -> None:
+        self._unit = values.get("unit")
+
+    def loss(self, encoder: nn.Module, batch: Batch, codes: Codes) -> Tensor:
+        if self._unit is None:
+            self.begin(encoder, batch)
+        assert self._unit is not None
+        measure, active = self._measure(encoder, batch, codes)
+        hinge = (self.margin * self._unit - measure).clamp_min(0)
+        small = active if isinstance(encoder, EncoderBank) else ~active
+        return torch.where(small, measure, hinge).sum(dim=-1).mean()
+
+    def _measure(self, encoder: nn.Module, batch: Batch, codes: Codes) -> tuple[Tensor, Tensor]:
+        """Errors or energies, and which of them belong to the label, both (n, classes)."""
+        if isinstance(encoder, EncoderBank):
+            assert isinstance(codes, list)
+            measure = torch.stack(
+                [
+                    own.model.residual(batch.x, z).square().sum(dim=-1)
+                    for own, z in zip(encoder, codes, strict=True)
+                ],
+                dim=-1,
+            )
+        else:
+            encoder, codes = _single(encoder, codes, self.name)
+            labels = encoder.model.block_labels.to(codes.device)
+            energies = codes.new_zeros(len(codes), len(encoder.model.blocks))
+            measure = energies.index_add(-1, labels, codes.square())
+        return measure, _one_hot(batch.targets, measure.shape)
+
+
+class Custom(Regime):
+    """Any callable ``(encoder, batch) -> loss`` as a regime."""
+
+    name = "custom"
+
+    def __init__(self, function: Callable[[nn.Module, Batch], Tensor]) -> None:
+        self.function = function
+
+    def __call__(self, encoder: nn.Module, batch: Batch) -> Tensor:
+        return self.function(encoder, batch)
+
+    def loss(self, encoder: nn.Module, batch: Batch, codes: Codes) -> Tensor:
+        raise TypeError(
+            "a callable as regime computes its own codes, so it has no losses of single layers; "
+            "derive from Regime for that"
+        )
+
+
+class Weighted(Regime):
+    """``sum_k w_k loss_k``: several regimes at once."""
+
+    def __init__(self, terms: list[tuple[float, Regime]]) -> None:
+        self.terms: list[tuple[float, Regime]] = []
+        for weight, regime in terms:
+            inner = regime.terms if isinstance(regime, Weighted) else [(1.0, regime)]
+            self.terms += [(weight * own, part) for own, part in inner]
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return " + ".join(
+            regime.name if weight == 1 else f"{weight:g} {regime.name}"
+            for weight, regime in self.terms
+        )
+
+    def __call__(self, encoder: nn.Module, batch: Batch) -> Tensor:
+        if any(isinstance(regime, Custom) for _, regime in self.terms):
+            return _sum([weight * regime(encoder, batch) for weight, regime in self.terms])
+        return super().__call__(encoder, batch)
+
+    def loss(self, encoder: nn.Module, batch: Batch, codes: Codes) -> Tensor:
+        return _sum([weight * regime.loss(encoder, batch, codes) for weight, regime in self.terms])
+
+    def begin(self, encoder: nn.Module, batch: Batch) -> None:
+        for _, regime in self.terms:
+            regime.begin(encoder, batch)
+
+    @property
+    def state(self) -> dict[str, float]:
+        return {
+            f"{number}.{key}": value
+            for number, (_, regime) in enumerate(self.terms)
+            for key, value in regime.state.items()
+        }
+
+    @state.setter
+    def state(self, values: Mapping[str, float]) -> None:
+        for number, (_, regime) in enumerate(self.terms):
+            prefix = f"{number}."
+            regime.state = {
+                key.removeprefix(prefix): value
+                for key, value in values.items()
+                if key.startswith(prefix)
+            }
+
+
+def as_regime(regime: Any) -> Regime:
+    """A regime, or a callable made into one."""
+    if isinstance(regime, Regime):
+        return regime
+    if isinstance(regime, type) or not callable(regime):
+        raise TypeError(
+            f"regime must be a Regime or a callable (encoder, batch) -> loss, got {regime!r}"
+        )
+    return Custom(regime)
+
+
+def _single(encoder: nn.Module, codes: Codes, name: str) -> tuple[Encoder, Tensor]:
+    if not isinstance(encoder, Encoder) or not isinstance(codes, Tensor):
+        raise TypeError(f"the {name} regime is for one encoder, got {type(encoder).__name__}")
+    return encoder, codes
+
+
+def _dictionary_penalty(model: SparseModel, n: float | None) -> Tensor:
+    """``phi(D)/n`` of the dictionaries that are trained."""
+    penalty = model.dictionary.new_zeros(())
+    for name, constraint in model.constraints.items():
+        dictionary = model.dictionaries[name]
+        if constraint.ridge > 0 and dictionary.requires_grad:
+            if n is None:
+                raise ValueError(
+                    "the dictionary's penalty counts once for the whole data set, whose size is "
+                    "not known here; give it as Unsupervised(n=...)"
+                )
+            penalty = penalty + constraint.value(dictionary) / n
+    return penalty
+
+
+def _distance(found: Tensor, target: Tensor) -> Tensor:
+    return (found - target).square().sum(dim=-1).mean()
+
+
+def _matrix(target: Targets | None, shape: torch.Size, name: str) -> Tensor:
+    if not isinstance(target, Tensor):
+        raise ValueError(
+            f"the {name} regime needs targets: signals of shape {tuple(shape)}, or "
+            'parts as {"low_rank": ..., "sparse": ...}'
+        )
+    if target.shape != shape:
+        raise ValueError(f"targets must have shape {tuple(shape)}, got {tuple(target.shape)}")
+    return target
+
+
+def _one_hot(labels: Targets | None, shape: torch.Size) -> Tensor:
+    rows, classes = shape
+    if not isinstance(labels, Tensor):
+        raise ValueError(
+            f"the discriminative regime needs targets: a label from 0 to {classes - 1} for each "
+            f"sample, or a boolean matrix with {classes} columns"
+        )
+    if labels.dtype == torch.bool and labels.shape == shape:
+        return labels
+    if labels.shape != (rows,) or labels.is_floating_point() or labels.dtype == torch.bool:
+        raise ValueError(
+            f"labels must be integers of shape ({rows},) or booleans of shape {tuple(shape)}, got "
+            f"{str(labels.dtype).removeprefix('torch.')} of shape {tuple(labels.shape)}"
+        )
+    if rows > 0 and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+        raise ValueError(
+            f"labels must lie between 0 and {classes - 1}, got {int(labels.min())} to "
+            f"{int(labels.max())}"
+        )
+    return labels[:, None] == torch.arange(classes, device=labels.device)
+
+
+def _sum(terms: list[Tensor]) -> Tensor:
+    return torch.stack(terms).sum()
