@@ -2,14 +2,14 @@
 
     python benchmarks/accuracy_per_layer.py [--atoms 64 256] [--seeds 3] [--only NAME]
 
-Patches 8x8 of scikit-image's brick, grass and gravel, zero mean, divided by max(std, 0.02), lam = 1;
-20000 of each texture's top half train, 1000 of its bottom half test. The dictionary is
+Patches 8x8 of scikit-image's brick, grass and gravel, zero mean, divided by max(std, 0.02), with
+lam = 1; 20000 of each texture's top half train, 1000 of its bottom half test. The dictionary is
 scikit-learn's MiniBatchDictionaryLearning on 4000 train patches of each. Every encoder is trained
 by `pu.fit(encoder, x)` with nothing else set, on one thread.
 
 The gap is mean(F - F*)/mean(F*) on test. Beside it: the part of F(0) - F* that is left, the 99th
-percentile and the maximum of (F - F*)/F*, the F1 of the support, and how many iterations of ISTA and of
-FISTA reach the same mean gap.
+percentile and the maximum of (F - F*)/F*, the F1 of the support, and how many iterations of ISTA
+and of FISTA reach the same mean gap.
 """
 
 from __future__ import annotations

@@ -75,7 +75,8 @@ class Encoder(nn.Module):
             ("curvature", inner.curvature),
             ("units", model.units),
         ):
-            self.register_buffer(name, None if values is None else values.to(model.dictionary))
+            own = None if values is None else values.to(model.dictionary).detach().clone()
+            self.register_buffer(name, own)
         self.register_buffer("depth", torch.tensor(len(rates)))
         if structure == "auto":
             structure = _cheaper_structure(model, step)

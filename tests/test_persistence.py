@@ -1,0 +1,221 @@
+"""Files: what is read is what was written, damage is noticed, nothing is half written."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+import pursuit as pu
+from families import MODELS, problem
+from pursuit import models, penalties, persistence
+from test_encoders import KINDS, bank_models, build, shaken
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_come_back(name: str, tmp_path: Path) -> None:
+    model, x = problem(name, 1, 20)
+    pu.save(tmp_path / "m.safetensors", model)
+    again = pu.load(tmp_path / "m.safetensors")
+    assert type(again) is type(model)
+    codes = pu.solve(model, x, method="fista", tol=0, max_iter=9).codes
+    assert torch.equal(pu.solve(again, x, method="fista", tol=0, max_iter=9).codes, codes)
+    assert torch.equal(again.objective(x, codes), model.objective(x, codes))
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_encoders_come_back_bit_by_bit(kind: str, name: str, tmp_path: Path) -> None:
+    model, x = problem(name, 2, 20)
+    for dtype in (torch.float64, torch.float32):
+        encoder = shaken(build(kind, model.to(dtype)))
+        encoder.regime = "unsupervised"
+        path = tmp_path / f"{dtype}.safetensors"
+        pu.save(path, encoder)
+        again = pu.load(path)
+        assert type(again) is type(encoder)
+        assert again.config == encoder.config
+        assert again.regime == "unsupervised"
+        assert torch.equal(again(x.to(dtype)), encoder(x.to(dtype)))
+        assert torch.equal(again.best(x.to(dtype)), encoder.best(x.to(dtype)))
+
+
+def test_other_forms_come_back(tmp_path: Path) -> None:
+    path = tmp_path / "e.safetensors"
+    for name in ("lasso", "robust-pca", "low-rank-sparse"):
+        model, x = problem(name, 3, 20)
+        for encoder in (
+            pu.ProximalEncoder(model, 3, tied=False),
+            pu.ProximalEncoder(model, 3, "free", tied=False, structure="dense"),
+            pu.CoordinateEncoder(model, 3, coordinates=(1, 2, 4), momentum=True),
+            pu.CoordinateEncoder(model, 3, final="partial", structure="dense"),
+            pu.BlockCoordinateEncoder(model, 3, final="partial"),
+        ):
+            pu.save(path, shaken(encoder))
+            assert torch.equal(pu.load(path)(x), encoder(x))
+
+
+def test_banks_come_back_and_still_share(tmp_path: Path) -> None:
+    bank = pu.EncoderBank([shaken(pu.ProximalEncoder(model, 3)) for model in bank_models()])
+    pu.save(tmp_path / "b.safetensors", bank)
+    again = pu.load(tmp_path / "b.safetensors")
+    x = torch.rand(9, 8, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    assert torch.equal(again.errors(x), bank.errors(x))
+    assert all(encoder.low_rank is again[0].low_rank for encoder in again)
+
+
+def test_a_dead_atom_does_not_keep_an_encoder_from_loading(tmp_path: Path) -> None:
+    model, x = problem("robust-nmf", 5, 10)
+    encoder = pu.ProximalEncoder(model, 3)
+    with torch.no_grad():
+        encoder.dictionary[1] = 0
+    pu.save(tmp_path / "e.safetensors", encoder)
+    assert torch.equal(pu.load(tmp_path / "e.safetensors")(x), encoder(x))
+
+
+def test_a_file_says_what_it_is(tmp_path: Path) -> None:
+    model, _ = problem("hilasso", 6, 1)
+    encoder = pu.BlockCoordinateEncoder(model, 5)
+    encoder.regime = "approximation"
+    path = tmp_path / "e.safetensors"
+    pu.save(path, encoder, provenance="ten thousand patches of a brick wall")
+    about = persistence.describe(path)
+    assert about["provenance"] == "ten thousand patches of a brick wall"
+    assert about["type"] == "BlockCoordinateEncoder"
+    assert about["model"]["type"] == "HiLasso"
+    assert about["arguments"]["layers"] == 5
+    assert about["regime"] == "approximation"
+    assert about["shapes"]["dictionary"] == [12, 8]
+    # any reader of safetensors finds the same, without us
+    with safe_open(path, framework="np") as file:
+        assert json.loads(file.metadata()["pursuit"])["version"] == 1
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    model, _ = problem("stacked", 7, 1)
+    path = tmp_path_factory.mktemp("files") / "e.safetensors"
+    pu.save(path, shaken(pu.CoordinateEncoder(model, 3, coordinates=(1, 2, 3))))
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_damaged_files_are_refused(seed: int, whole: bytes, tmp_path: Path) -> None:
+    """Flipped bits, cut ends, exchanged and inserted bytes, in the header and in the data."""
+    rng = np.random.default_rng(seed)
+    content = bytearray(whole)
+    header = 8 + int.from_bytes(whole[:8], "little")
+    end = header if seed % 2 else len(content)
+    at = int(rng.integers(end))
+    match seed % 5:
+        case 0:
+            content[at] ^= 1 << int(rng.integers(8))
+        case 1:
+            del content[at:]
+        case 2:
+            content[at : at + 8] = rng.bytes(8)
+        case 3:
+            content[at:at] = rng.bytes(int(rng.integers(1, 20)))
+        case 4:
+            del content[at : at + int(rng.integers(1, 20))]
+    path = tmp_path / "damaged.safetensors"
+    path.write_bytes(content)
+    if bytes(content) == whole:
+        pytest.skip("the damage changed nothing")
+    with pytest.raises(ValueError, match=r"damaged\.safetensors") as refusal:
+        pu.load(path)
+    assert "\n" not in str(refusal.value)
+
+
+def tampered(path: Path, **changes: object) -> None:
+    """Write the file anew with another description, and a checksum that fits it."""
+    tensors, info = persistence.read(path)
+    for key, value in changes.items():
+        info[key] = value
+    text = {key: value for key, value in info.items() if key not in ("format", "version")}
+    persistence.write(path, tensors, text)
+
+
+def test_forged_descriptions_are_refused(tmp_path: Path) -> None:
+    """A valid checksum does not make a type, a shape or a number right."""
+    model, _ = problem("lasso", 8, 1)
+    encoder = pu.ProximalEncoder(model, 3)
+    path = tmp_path / "e.safetensors"
+    arguments = encoder.config
+    for changes in (
+        {"type": "Tensor"},
+        {"type": "os.system"},
+        {"kind": "recipe"},
+        {"arguments": {**arguments, "layers": 10**9}},
+        {"arguments": {**arguments, "layers": "3"}},
+        {"arguments": {**arguments, "step": "eval"}},
+        {"arguments": {}},
+        {"arguments": None},
+        {"model": {"type": "torch", "arguments": {}}},
+        {"model": {"type": "Lasso", "arguments": {"lam": -1.0}}},
+        {"model": {"type": "Lasso", "arguments": {"lam": "1"}}},
+        {"model": {"type": "SparseModel", "arguments": {"penalty": {"@penalty": "Penalty"}}}},
+        {"model": {"type": "RobustPCA", "arguments": {"lam": 1.0, "lam_star": 1.0}}},
+        {"arguments": {**arguments, "layers": 4}},
+    ):
+        pu.save(path, encoder)
+        tampered(path, **changes)
+        with pytest.raises(ValueError, match=r"e\.safetensors cannot be loaded"):
+            pu.load(path)
+    with torch.no_grad():
+        encoder.step.weight[0, 0, 0] = float("nan")
+    pu.save(path, encoder)
+    with pytest.raises(ValueError, match=r"step\.weight contains NaN"):
+        pu.load(path)
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="there is no file"):
+        pu.load(tmp_path / "nothing")
+    (tmp_path / "text").write_text("hello")
+    with pytest.raises(ValueError, match="not a whole safetensors file"):
+        pu.load(tmp_path / "text")
+    (tmp_path / "empty").write_bytes(b"")
+    with pytest.raises(ValueError, match="not a whole safetensors file"):
+        pu.load(tmp_path / "empty")
+    save_file({"a": torch.zeros(2)}, tmp_path / "foreign")
+    with pytest.raises(ValueError, match="but not one of pursuit"):
+        pu.load(tmp_path / "foreign")
+    with pytest.raises(TypeError, match="can be saved, got Tensor"):
+        pu.save(tmp_path / "t", torch.zeros(2))
+
+
+def test_what_a_file_could_not_describe_is_not_written(tmp_path: Path) -> None:
+    class Own(penalties.L1):
+        pass
+
+    model = models.SparseModel(torch.eye(3), Own(0.1))
+    with pytest.raises(TypeError, match="Own is not one of pursuit's penalties"):
+        pu.save(tmp_path / "m", model)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_write_that_fails_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, _ = problem("lasso", 9, 1)
+    path = tmp_path / "m.safetensors"
+    pu.save(path, model)
+    before = path.read_bytes()
+
+    def fail(*args: object) -> None:
+        raise OSError("no space left")
+
+    for broken in ("fsync", "replace"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, broken, fail)
+            with pytest.raises(OSError, match="no space left"):
+                pu.save(path, model.replace(lam=0.7))
+        assert path.read_bytes() == before
+        assert [p.name for p in tmp_path.iterdir()] == ["m.safetensors"]
