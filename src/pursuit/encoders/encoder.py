@@ -26,6 +26,9 @@ TILE_NUMBERS = 3 * 2**15
 #: the most rows of a tile
 TILE_ROWS = 1024
 
+#: regimes after which the lowest objective is not what an encoder is for
+OTHER_AIMS = {"supervised", "discriminative"}
+
 STRUCTURES = ("auto", "dense", "structured")
 
 
@@ -185,6 +188,12 @@ class Encoder(nn.Module):
         for encoders that are meant to minimise the model's objective, and costs one more
         product with the dictionary in each layer.
         """
+        aims = {term.split()[-1] for term in (self.regime or "none").split(" + ")}
+        if aims & OTHER_AIMS:
+            raise ValueError(
+                f"the encoder was trained for {self.regime!r}, not to minimise the objective by "
+                "which best would choose; call the encoder itself"
+            )
         model = self.model
 
         def lowest(layers: Sequence[Layer], rows: Tensor) -> Tensor:

@@ -1,0 +1,523 @@
+"""Training: it learns, keeps what must hold, takes any source, and survives being killed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import pursuit as pu
+from families import FEATURES, MODELS, problem
+from pursuit import models, regimes, training
+from pursuit.dictionary import Statistics
+from test_encoders import KINDS, bank_models, build, thresholds_of
+
+
+def signals(name: str, rows: int = 2000, seed: int = 0, dtype=torch.float64):
+    model, x = problem(name, seed, rows, dtype)
+    return model, x
+
+
+def objective(model, x, encoder) -> float:
+    with torch.no_grad():
+        return float(model.objective(x, encoder(x)).mean())
+
+
+@pytest.mark.parametrize("name", ["lasso", "hilasso", "robust-nmf", "low-rank-sparse"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_lowers_the_objective_of_unseen_signals(kind: str, name: str) -> None:
+    model, x = signals(name)
+    train, test = x[:1500], x[1500:]
+    encoder = build(kind, model, layers=3)
+    before = objective(model, test, encoder)
+    best = float(pu.solve(model, test).objective.mean())
+    history = pu.fit(encoder, train, steps=150)
+    after = objective(model, test, encoder)
+    assert after - best < 0.97 * (before - best)
+    assert encoder.regime == "unsupervised"
+    assert len(history.validation) == len(history.loss) == len(history.looked)
+    assert history.looked[-1] == history.steps == 150
+    assert all((threshold >= 0).all() for threshold in thresholds_of(encoder))
+    assert torch.equal(encoder.model.dictionary, model.dictionary)
+    assert all(p.grad is None for p in encoder.parameters())
+    assert not encoder.model.dictionary.requires_grad
+
+
+@pytest.fixture(scope="module")
+def paper() -> dict[str, tuple[float, float]]:
+    """Gap and squared code error on test signals, of the paper's encoder in several states."""
+    generator = torch.Generator().manual_seed(0)
+    dictionary = torch.nn.functional.normalize(torch.randn(32, 16, generator=generator))
+    model = models.Lasso(dictionary, 0.2)
+    sparse = torch.randn(6000, 32, generator=generator)
+    sparse = sparse * (torch.rand(6000, 32, generator=generator) < 0.1)
+    x = sparse @ dictionary + 0.05 * torch.randn(6000, 16, generator=generator)
+    train, test = x[:5000], x[5000:]
+    exact = pu.solve(model, test)
+    results = {}
+    for name, regime in (
+        ("untrained", None),
+        ("unsupervised", regimes.Unsupervised()),
+        ("approximation", regimes.Approximation()),
+    ):
+        encoder = pu.ProximalEncoder(model, 4, "free", momentum=False)
+        if regime is not None:
+            pu.fit(encoder, train, regime=regime, steps=1500)
+        with torch.no_grad():
+            codes = encoder(test)
+            excess = model.objective(test, codes) - exact.objective
+            error = (codes - exact.codes).square().sum(dim=1)
+        results[name] = float(excess.mean()), float(error.mean())
+    return results
+
+
+def test_both_regimes_beat_the_untrained_encoder(paper) -> None:
+    for name in ("unsupervised", "approximation"):
+        assert paper[name][0] < 0.7 * paper["untrained"][0]
+        assert paper[name][1] < 0.7 * paper["untrained"][1]
+
+
+def test_each_regime_wins_in_what_it_is_trained_for(paper) -> None:
+    assert paper["unsupervised"][0] < 0.97 * paper["approximation"][0]
+    assert paper["approximation"][1] < 0.97 * paper["unsupervised"][1]
+
+
+def test_supervision_beats_the_exact_model_in_separation() -> None:
+    from pursuit.datasets import spectrogram
+
+    train, test = (spectrogram.synthetic(1500, bins=64, seed=seed) for seed in (0, 1))
+    dictionary = spectrogram.learn_dictionary(train.mixture, 12, 5.0, 0.141, sweeps=8)
+    model = models.RobustNMF(dictionary, 5.0, 0.141)
+
+    def error(codes: torch.Tensor) -> float:
+        parts = model_of.split(codes)
+        wrong = (parts.low_rank - test.low_rank).square() + (parts.sparse - test.sparse).square()
+        return float(wrong.sum(dim=1).mean())
+
+    model_of = model
+    exact = error(pu.solve(model, test.mixture).codes)
+    encoder = pu.ProximalEncoder(model, 5)
+    targets = {"low_rank": train.low_rank, "sparse": train.sparse}
+    pu.fit(
+        encoder,
+        train.mixture,
+        targets,
+        regime=regimes.Supervised(),
+        dictionary="gradient",
+        steps=400,
+    )
+    model_of = encoder.model
+    assert encoder.regime == "supervised"
+    with torch.no_grad():
+        assert error(encoder(test.mixture)) < 0.8 * exact
+    assert (encoder.dictionary >= 0).all()
+    assert not torch.equal(encoder.dictionary, dictionary)
+    with pytest.raises(ValueError, match="trained for 'supervised'"):
+        encoder.best(test.mixture)
+
+
+# ---- the dictionary -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["gradient", "statistics"])
+@pytest.mark.parametrize("name", ["lasso", "group", "nmf-ridge", "robust-nmf", "low-rank-sparse"])
+def test_training_the_dictionary_helps_and_keeps_its_constraints(name: str, how: str) -> None:
+    model, x = signals(name)
+    fixed, learned = pu.ProximalEncoder(model, 4), pu.ProximalEncoder(model, 4)
+    pu.fit(fixed, x, steps=200)
+    pu.fit(learned, x, steps=200, dictionary=how)
+
+    # the whole learning problem: the ridge on the dictionary counts once for all samples
+    def total(encoder) -> float:
+        own = encoder.model
+        penalty = sum(
+            c.value(own.dictionaries[key]) for key, c in own.constraints.items() if c.ridge > 0
+        )
+        return objective(own, x, encoder) + float(penalty) / len(x)
+
+    assert total(learned) < total(fixed)
+    for key, constraint in learned.model.constraints.items():
+        tensor = learned.model.dictionaries[key].detach()
+        torch.testing.assert_close(constraint.project(tensor), tensor)
+        assert not torch.equal(tensor, model.dictionaries[key])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_statistics_lower_the_quadratic_problem(name: str) -> None:
+    model, x = signals(name, 100)
+    codes = pu.solve(model, x, tol=1e-4).codes
+    statistics = Statistics(model, beta=0.999, total=300)
+    statistics.add(model, x[:60], codes[:60])
+    statistics.add(model, x[60:], codes[60:])
+    s, y = model.regression(x, codes)
+    weights = torch.cat([torch.full((60,), 0.999**40), torch.ones(40)]).double()
+
+    def value(dictionaries) -> float:
+        whole = torch.cat(list(dictionaries.values()))
+        data = (weights[:, None] * (y - s @ whole).square()).sum() / 2
+        share = float(weights.sum()) / 300
+        ridge = sum(c.value(dictionaries[key]) for key, c in model.constraints.items())
+        return float(data + share * ridge)
+
+    torch.testing.assert_close(statistics.A, (weights[:, None] * s).T @ s)
+    projected = {k: model.constraints[k].project(d) for k, d in model.dictionaries.items()}
+    values = [value(projected)]
+    now = model.replace(**projected)
+    for _ in range(4):
+        updated = statistics.update(now, sweeps=1)
+        values.append(value(updated))
+        now = now.rebind(updated)
+    assert all(b <= a * (1 + 1e-12) for a, b in pairwise(values))
+    assert values[-1] < values[0]
+
+
+# ---- where batches come from ----------------------------------------------------------------
+
+
+def parameters(encoder) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in encoder.parameters()])
+
+
+def test_arrays_tensors_and_memory_maps_are_one(tmp_path: Path) -> None:
+    model, x = signals("lasso", 800, dtype=torch.float32)
+    np.save(tmp_path / "x.npy", x.numpy())
+    results = []
+    for data in (x, x.numpy(), np.load(tmp_path / "x.npy", mmap_mode="r"), x.double().numpy()):
+        encoder = pu.ProximalEncoder(model, 3)
+        pu.fit(encoder, data, steps=30)
+        results.append(parameters(encoder))
+    assert all(torch.equal(result, results[0]) for result in results)
+
+
+def test_iterables_and_loaders() -> None:
+    model, x = signals("lasso", 800)
+    batches = list(x.split(100))
+    loader = DataLoader(TensorDataset(x), batch_size=100, shuffle=True, collate_fn=_rows)
+    before = objective(model, x, pu.ProximalEncoder(model, 3))
+    for data in (batches, (batch.numpy() for batch in 5 * batches), loader):
+        encoder = pu.ProximalEncoder(model, 3)
+        history = pu.fit(encoder, data, steps=40, validation=x[:100])
+        assert history.steps == 40
+        assert objective(model, x, encoder) < before
+    # a stream that ends early ends the run
+    encoder = pu.ProximalEncoder(model, 3)
+    assert pu.fit(encoder, iter(batches), steps=40).steps == 8
+    # and no batch of it is lost
+    seen = []
+    pu.fit(
+        pu.ProximalEncoder(model, 3),
+        iter(batches),
+        steps=40,
+        regime=lambda encoder, batch: seen.append(batch.x) or encoder(batch.x).square().mean(),
+    )
+    assert all(torch.equal(a, b) for a, b in zip(seen[1:], batches, strict=True))
+
+
+def _rows(samples):
+    return torch.stack([sample[0] for sample in samples])
+
+
+def test_targets_come_with_the_batches() -> None:
+    model, x = signals("lasso", 400)
+    pairs = [(batch, 0.5 * batch) for batch in x.split(100)]
+    encoder = pu.ProximalEncoder(model, 3)
+    pu.fit(encoder, pairs, regime=regimes.Supervised(), steps=60)
+    by_array = pu.ProximalEncoder(model, 3)
+    pu.fit(by_array, x, 0.5 * x, regime=regimes.Supervised(), steps=60, validation=False)
+    for trained in (encoder, by_array):
+        with torch.no_grad():
+            wrong = (model.decode(trained(x)) - 0.5 * x).square().mean()
+            assert wrong < (model.decode(pu.ProximalEncoder(model, 3)(x)) - 0.5 * x).square().mean()
+
+
+def test_held_out_rows_are_never_trained_on() -> None:
+    model, x = signals("lasso", 1000)
+    x[:, 0] = torch.arange(1000).double() / 1000
+    trained, looked = set(), set()
+
+    def regime(encoder, batch):
+        rows = (1000 * batch.x[:, 0]).round().long().tolist()
+        (trained if torch.is_grad_enabled() else looked).update(rows)
+        return model.objective(batch.x, encoder(batch.x)).mean()
+
+    pu.fit(pu.ProximalEncoder(model, 2), x, regime=regime, steps=100)
+    held = looked - trained
+    assert 90 <= len(held) <= 100
+    assert len(trained) > 890
+    trained.clear()
+    pu.fit(pu.ProximalEncoder(model, 2), x, regime=regime, steps=100, validation=False)
+    assert len(trained) == 1000
+
+
+def test_the_best_parameters_are_kept() -> None:
+    model, x = signals("lasso", 1000)
+    encoder = pu.ProximalEncoder(model, 3)
+    states = []
+
+    def remember(progress) -> None:
+        states.append((progress.validation, parameters(encoder)))
+
+    history = pu.fit(encoder, x, steps=60, rate=30.0, callback=remember)
+    best, state = min(states, key=lambda pair: pair[0])
+    assert best == min(history.validation)
+    assert history.best_step == history.looked[history.validation.index(best)]
+    assert torch.equal(parameters(encoder), state)
+
+
+def test_a_run_without_progress_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = signals("lasso", 600)
+    monkeypatch.setattr(training, "PATIENCE", 3)
+    looks = []
+
+    def ever_worse(encoder, batch):
+        if not torch.is_grad_enabled():
+            looks.append(1)
+        return encoder(batch.x).square().mean() + len(looks)
+
+    encoder = pu.ProximalEncoder(model, 2)
+    start = parameters(encoder)
+    assert pu.fit(encoder, x, regime=ever_worse, steps=500).steps == 3 * (500 // training.LOOKS)
+    assert torch.equal(parameters(encoder), start)
+    history = pu.fit(encoder, x, steps=90, callback=lambda progress: progress.step >= 30)
+    assert history.steps == 30
+
+
+# ---- when it goes wrong ---------------------------------------------------------------------
+
+
+def test_an_exploding_loss_is_rolled_back(caplog: pytest.LogCaptureFixture) -> None:
+    model, x = signals("lasso", 1000)
+    encoder = pu.ProximalEncoder(model, 3)
+    before = objective(model, x, encoder)
+    calls = []
+
+    def treacherous(encoder, batch):
+        loss = model.objective(batch.x, encoder(batch.x)).mean()
+        calls.append(1)
+        if torch.is_grad_enabled() and len(calls) in (40, 80):
+            return loss * (float("nan") if len(calls) == 40 else 1e6)
+        return loss
+
+    with caplog.at_level(logging.WARNING):
+        history = pu.fit(encoder, x, regime=treacherous, steps=150)
+    assert len(history.rollbacks) == 2
+    assert "back to the last good state, with half the rate" in caplog.text
+    assert objective(model, x, encoder) < before
+    assert parameters(encoder).isfinite().all()
+
+
+def test_a_hopeless_run_ends_with_the_state_it_had(caplog: pytest.LogCaptureFixture) -> None:
+    model, x = signals("lasso", 1000)
+    encoder = pu.ProximalEncoder(model, 3)
+    start = parameters(encoder)
+
+    def hopeless(encoder, batch):
+        loss = model.objective(batch.x, encoder(batch.x)).mean()
+        return loss * float("nan") if torch.is_grad_enabled() else loss
+
+    with caplog.at_level(logging.WARNING):
+        history = pu.fit(encoder, x, regime=hopeless, steps=150)
+    assert len(history.rollbacks) >= training.MOST_ROLLBACKS
+    assert torch.equal(parameters(encoder), start)
+    assert "keeps exploding" in caplog.text
+
+
+def test_a_large_rate_does_not_ruin_an_encoder() -> None:
+    model, x = signals("lasso", 1000)
+    encoder = pu.ProximalEncoder(model, 4)
+    before = objective(model, x, encoder)
+    pu.fit(encoder, x, steps=100, rate=300.0)
+    assert objective(model, x, encoder) <= before
+
+
+def test_what_fit_refuses(tmp_path: Path) -> None:
+    model, x = signals("lasso", 100)
+    encoder = pu.ProximalEncoder(model, 2)
+    start = parameters(encoder)
+    for changes, error, message in (
+        ({"x": x[:, 1:]}, ValueError, "x has 7 features, but the encoder's dictionary has 8"),
+        ({"x": x[0]}, ValueError, r"x must have two dimensions \(rows, features\)"),
+        ({"x": x[:0]}, ValueError, "x is empty"),
+        ({"x": []}, ValueError, "x is an empty iterable"),
+        ({"x": 3}, TypeError, "x must be an array, a tensor, a memory map, or an iterable"),
+        ({"x": x / 0}, ValueError, "x contains NaN or infinite values"),
+        ({"x": [x[:, 1:]]}, ValueError, r"a batch must have shape \(rows, 8\), got \(100, 7\)"),
+        ({"x": [x], "targets": x}, ValueError, "let an iterable give"),
+        ({"targets": x[1:]}, ValueError, "targets has 99 rows, but x has 100"),
+        ({"dictionary": "online"}, ValueError, "dictionary must be one of 'fixed', 'gradient'"),
+        ({"steps": 0}, ValueError, "steps must be at least 1, got 0"),
+        ({"rate": 0.0}, ValueError, "rate must be positive"),
+        ({"layerwise": -1.0}, ValueError, "layerwise must not be negative"),
+        ({"encoder": model}, TypeError, "encoder must be an encoder, got Lasso"),
+        ({"x": iter([x]), "checkpoint": tmp_path / "c"}, ValueError, "one-time iterator"),
+        ({"regime": lambda e, b: e(b.x).sum() / 0}, ValueError, "loss of the untrained encoder"),
+    ):
+        arguments = {"encoder": encoder, "x": x, "steps": 5, **changes}
+        with pytest.raises(error, match=message):
+            pu.fit(arguments.pop("encoder"), arguments.pop("x"), **arguments)
+    assert torch.equal(parameters(encoder), start)
+    assert encoder.regime is None
+    assert not encoder.model.dictionary.requires_grad
+
+
+# ---- options --------------------------------------------------------------------------------
+
+
+def test_the_same_seed_gives_the_same_result() -> None:
+    model, x = signals("lasso", 1000)
+    results = []
+    for seed in (1, 1, 2):
+        encoder = pu.ProximalEncoder(model, 3)
+        torch.manual_seed(len(results))  # the global generator has no say
+        pu.fit(encoder, x, steps=50, seed=seed)
+        results.append(parameters(encoder))
+    assert torch.equal(results[0], results[1])
+    assert not torch.equal(results[0], results[2])
+
+
+def test_layerwise_losses_make_prefixes_usable() -> None:
+    model, x = signals("lasso", 2000)
+    plain, prefixes = pu.ProximalEncoder(model, 6), pu.ProximalEncoder(model, 6)
+    pu.fit(plain, x, steps=300)
+    pu.fit(prefixes, x, steps=300, layerwise=1.0)
+    with torch.no_grad():
+        values = [
+            [float(model.objective(x, codes).mean()) for codes in encoder.iterates(x)]
+            for encoder in (plain, prefixes)
+        ]
+    assert sum(values[1][:-1]) < sum(values[0][:-1])
+    with pytest.raises(TypeError, match="no losses of single layers"):
+        pu.fit(plain, x, regime=lambda e, b: e(b.x).sum(), layerwise=1.0, steps=3)
+
+
+def test_a_bank_learns_to_discriminate() -> None:
+    generator = torch.Generator().manual_seed(3)
+    x = torch.rand(1500, FEATURES, generator=generator, dtype=torch.float64)
+    labels = (x[:, 0] > x[:, 1]).long() + (x[:, 2] > x[:, 3]).long()
+    bank = pu.EncoderBank([pu.ProximalEncoder(model, 3) for model in bank_models()])
+    shared = bank[0].low_rank
+
+    def accuracy() -> float:
+        with torch.no_grad():
+            return float((bank.errors(x).argmin(dim=1) == labels).double().mean())
+
+    before = accuracy()
+    pu.fit(bank, x, labels, regime=regimes.Discriminative(), dictionary="gradient", steps=300)
+    assert accuracy() > before + 0.1
+    assert all(encoder.low_rank is shared for encoder in bank)
+    assert all(encoder.regime == "discriminative" for encoder in bank)
+
+
+# ---- killed and resumed ---------------------------------------------------------------------
+
+RUN = """
+import sys, time, torch
+sys.path.insert(0, {tests!r})
+import pursuit as pu
+from pursuit import regimes
+from families import problem
+torch.set_num_threads(1)
+model, x = problem("lasso", 0, 1000)
+encoder = pu.ProximalEncoder(model, 3)
+print("ready", flush=True)
+pu.fit(
+    encoder, x, regime=regimes.Unsupervised() + 0.1 * regimes.Approximation(),
+    dictionary={dictionary!r}, steps=120, checkpoint={checkpoint!r},
+    callback=lambda progress: time.sleep({pause}),
+)
+pu.save({result!r}, encoder)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dictionary", ["fixed", "gradient", "statistics"])
+def test_a_killed_run_goes_on_bit_by_bit(dictionary: str, tmp_path: Path) -> None:
+    def script(name: str, pause: float) -> list[str]:
+        code = RUN.format(
+            tests=str(Path(__file__).parent),
+            dictionary=dictionary,
+            checkpoint=str(tmp_path / f"{name}.checkpoint"),
+            result=str(tmp_path / f"{name}.safetensors"),
+            pause=pause,
+        )
+        return [sys.executable, "-c", code]
+
+    subprocess.run(script("unbroken", 0.0), check=True, capture_output=True)
+    rng = np.random.default_rng(["fixed", "gradient", "statistics"].index(dictionary))
+    kills = 0
+    for _ in range(3):
+        with subprocess.Popen(script("broken", 0.1), stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(rng.uniform(0.1, 0.9))
+            process.send_signal(signal.SIGKILL)
+            kills += process.wait() == -signal.SIGKILL
+    assert kills >= 2
+    subprocess.run(script("broken", 0.0), check=True, capture_output=True)
+    unbroken, broken = (
+        pu.load(tmp_path / f"{name}.safetensors") for name in ("unbroken", "broken")
+    )
+    for (key, a), b in zip(
+        unbroken.state_dict().items(), broken.state_dict().values(), strict=True
+    ):
+        assert torch.equal(a, b), key
+    assert not [p for p in os.listdir(tmp_path) if p.endswith(".part") and p.startswith(".u")]
+
+
+def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
+    model, x = signals("lasso", 600)
+    path = tmp_path / "run.checkpoint"
+    first, second = pu.ProximalEncoder(model, 3), pu.ProximalEncoder(model, 3)
+    history = pu.fit(first, x, steps=40, checkpoint=path)
+    again = pu.fit(second, x, steps=40, checkpoint=path)
+    assert torch.equal(parameters(first), parameters(second))
+    assert again.validation == history.validation
+    with pytest.raises(ValueError, match="checkpoint of a run: give it to fit"):
+        pu.load(path)
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    model, x = signals("lasso", 600)
+    path = tmp_path / "run.checkpoint"
+    pu.fit(pu.ProximalEncoder(model, 3), x, steps=40, checkpoint=path)
+    with pytest.raises(ValueError, match="another run: steps, seed differ"):
+        pu.fit(pu.ProximalEncoder(model, 3), x, steps=50, seed=1, checkpoint=path)
+    with pytest.raises(ValueError, match="another encoder"):
+        pu.fit(pu.ProximalEncoder(model, 4), x, steps=40, checkpoint=path)
+    pu.save(path, model)
+    with pytest.raises(ValueError, match="is not the checkpoint of a run, but 'model'"):
+        pu.fit(pu.ProximalEncoder(model, 3), x, steps=40, checkpoint=path)
+
+
+def test_lists_and_loaders_resume_too(tmp_path: Path) -> None:
+    model, x = signals("lasso", 700)
+    for data in (
+        list(x.split(100)),
+        DataLoader(TensorDataset(x), batch_size=64, shuffle=True, collate_fn=_rows),
+    ):
+        whole, parted = pu.ProximalEncoder(model, 3), pu.ProximalEncoder(model, 3)
+        pu.fit(whole, data, steps=60)
+        path = tmp_path / f"{type(data).__name__}.checkpoint"
+
+        class Killed(Exception):  # noqa: N818
+            pass
+
+        def kill(progress, at=30) -> None:
+            if progress.step == at:
+                raise Killed
+
+        with pytest.raises(Killed):
+            pu.fit(parted, data, steps=60, checkpoint=path, callback=kill)
+        parted = pu.ProximalEncoder(model, 3)
+        pu.fit(parted, data, steps=60, checkpoint=path)
+        assert torch.equal(parameters(parted), parameters(whole))
