@@ -1,0 +1,90 @@
+"""A bank of encoders on scikit-learn's digits: with the hinge, without it, and logistic regression.
+
+    python benchmarks/digits.py [--atoms 16] [--layers 3] [--seeds 3]
+
+8x8 pictures, scaled to unit norm; half train, half test (stratified, seeded). One encoder a digit,
+for a Lasso over atoms learned from that digit's training pictures; the class is that of the
+smallest reconstruction error.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+from contest import CONSOLE, machine, table, threads
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import train_test_split
+from torch import Tensor
+
+import pursuit as pu
+from pursuit import regimes
+from pursuit.datasets import textures
+from pursuit.models import Lasso
+
+LAM = 0.05
+
+
+def own_errors(bank: pu.EncoderBank, batch: regimes.Batch) -> Tensor:
+    """The same loss without the hinge: every encoder only fits its own class."""
+    return bank.errors(batch.x).gather(1, batch.targets[:, None]).mean()
+
+
+def accuracy(bank: pu.EncoderBank, x: Tensor, labels: Tensor) -> float:
+    with torch.no_grad():
+        return float((bank.errors(x).argmin(dim=1) == labels).float().mean())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--atoms", type=int, default=16)
+    parser.add_argument("--layers", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=3)
+    arguments = parser.parse_args()
+    CONSOLE.print(machine())
+    data, labels = load_digits(return_X_y=True)
+    x = torch.nn.functional.normalize(torch.tensor(data, dtype=torch.float32))
+    y = torch.tensor(labels)
+    names = ("untrained", "without the hinge", "with the hinge", "logistic regression")
+    accuracies: dict[str, list[float]] = {name: [] for name in names}
+    for seed in range(arguments.seeds):
+        train, test = (
+            torch.tensor(rows)
+            for rows in train_test_split(
+                range(len(x)), test_size=0.5, stratify=y, random_state=seed
+            )
+        )
+        models = [
+            Lasso(textures.learn_dictionary(x[train][y[train] == j], arguments.atoms, LAM), LAM)
+            for j in range(10)
+        ]
+        for name, regime in (
+            ("untrained", None),
+            ("without the hinge", own_errors),
+            ("with the hinge", regimes.Discriminative()),
+        ):
+            encoders = [pu.ProximalEncoder(model, arguments.layers) for model in models]
+            bank = pu.EncoderBank(encoders, shared=None)
+            if regime is not None:
+                with threads(1):
+                    pu.fit(
+                        bank, x[train], y[train], regime=regime, dictionary="gradient", seed=seed,
+                        steps=600,
+                    )  # fmt: skip
+            accuracies[name].append(accuracy(bank, x[test], y[test]))
+        peer = LogisticRegression(max_iter=2000).fit(data[train], labels[train])
+        accuracies["logistic regression"].append(peer.score(data[test], labels[test]))
+        CONSOLE.print({name: values[-1] for name, values in accuracies.items()})
+    table(
+        f"{arguments.atoms} atoms a digit, {arguments.layers} layers: accuracy on test",
+        ["classifier", "mean", "of each seed"],
+        [
+            [name, f"{sum(v) / len(v):.3f}", ", ".join(f"{value:.3f}" for value in v)]
+            for name, v in accuracies.items()
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()
