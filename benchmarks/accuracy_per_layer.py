@@ -36,6 +36,8 @@ Build = Callable[[Lasso], Encoder]
 def top_k(model: Lasso, layers: int, step: str = "coupled") -> Encoder:
     """Few coefficients a layer at first, all of them in the last."""
     widths = [4] * (layers // 2) + [8] * (layers - layers // 2 - 2) + [16, model.code_size]
+    if model.code_size > 128 and layers < 10:
+        widths = [2 * width for width in widths[:-1]] + widths[-1:]
     return pu.CoordinateEncoder(
         model, layers, coordinates=widths, step=step, momentum=True, final="partial"
     )

@@ -32,16 +32,10 @@ __all__ = ["RATES", "History", "Progress", "fit"]
 
 logger = logging.getLogger(__name__)
 
-#: Adam's rate for each kind of parameter, at the start of the cosine
-RATES = {
-    "weight": 3e-3,
-    "coupling": 3e-3,
-    "outlier_step": 3e-3,
-    "thresholds": 3e-3,
-    "mixing": 1e-2,
-    "factors": 1e-2,
-    "dictionary": 1e-3,
-}
+#: Adam's rate for each kind of parameter at the start of the cosine. A matrix of so many entries
+#: gets "matrix" / entries^0.75: all of them move at once, so larger ones must move less. Thresholds
+#: move by a part of themselves, dictionaries by a part of an atom.
+RATES = {"matrix": 2.0, "scalar": 1e-2, "diagonal": 3e-3, "thresholds": 0.03, "dictionary": 1e-3}
 #: the largest norm of the gradient, as a multiple of the loss at the start
 CLIP = 0.4
 #: how often validation is looked at in a run, and how many looks without progress end it
@@ -459,18 +453,18 @@ class _Run:
                 parameter.copy_(snapshot[name])
 
     def _groups(self) -> list[dict[str, Any]]:
-        groups: dict[float, list[nn.Parameter]] = {}
-        for name, parameter in self.parameters.items():
-            if not parameter.requires_grad:
-                continue
-            if name in self.dictionaries:
-                # a step is a part of the dictionary's own size, whatever its unit
-                size = float(parameter.detach().square().mean().sqrt())
-                base = RATES["dictionary"] * max(size, 1e-12) * math.sqrt(self.features)
-            else:
-                base = RATES[name.rpartition("step.")[2].split(".")[0]]
-            groups.setdefault(base, []).append(parameter)
-        return [{"params": own, "lr": base, "base": base} for base, own in groups.items()]
+        return [
+            {"params": [parameter], "lr": base, "base": base}
+            for member, prefix in zip(self.members, self._prefixes(), strict=True)
+            for name, parameter in member.named_parameters()
+            if parameter.requires_grad and prefix + name in self.parameters
+            for base in [_rate(member, name, parameter.detach())]
+        ]
+
+    def _prefixes(self) -> list[str]:
+        if isinstance(self.encoder, EncoderBank):
+            return [f"encoders.{number}." for number in range(len(self.members))]
+        return [""]
 
     def _progress(self) -> Progress:
         history = self.history
@@ -545,10 +539,35 @@ class _Run:
         return {**self.optimiser.state_dict(), "state": state}
 
 
+def _rate(member: Encoder, name: str, parameter: Tensor) -> float:
+    """The learning rate of a parameter, in the units in which its values are meaningful."""
+    atom = float(member.model.normalised.coordinate_constants.mean().sqrt())
+    matrix = RATES["matrix"] / (parameter.numel() / _copies(parameter)) ** 0.75
+    match name.removeprefix("step.").split("."):
+        case ["mixing"] | ["factors"]:
+            return RATES["scalar"]
+        case ["outlier_step"]:
+            return RATES["diagonal"]
+        case ["thresholds", *_]:
+            return RATES["thresholds"] * max(float(parameter.mean()), 1e-12)
+        case ["weight"]:
+            return matrix / atom
+        case ["coupling"]:
+            return matrix if member.structure == "dense" else matrix * atom
+        case _:
+            norms = torch.linalg.vector_norm(parameter, dim=1)
+            return RATES["dictionary"] * max(float(norms.mean()), 1e-12)
+
+
+def _copies(parameter: Tensor) -> int:
+    """How many layers' matrices are stacked in a parameter."""
+    return len(parameter) if parameter.ndim == 3 else 1
+
+
 def default_steps(members: Iterable[Encoder]) -> int:
     """More for small encoders, whose steps are quick, and fewer for large ones."""
-    multiplications = sum(member.multiplications for member in members)
-    return int(min(4000, max(1000, 2.4e8 / multiplications)))
+    multiplications = sum(member.eager_multiplications for member in members)
+    return int(min(4000, max(800, 2.4e8 / multiplications)))
 
 
 def _part(batch: Batch, rows: slice) -> Batch:

@@ -138,14 +138,25 @@ class Encoder(nn.Module):
 
     @property
     def multiplications(self) -> int:
-        """Products with entries of matrices for one sample; element-wise work is not counted."""
+        """Products with entries of matrices for one sample; element-wise work is not counted.
+
+        Layers that change few coefficients need only these; see `eager_multiplications`.
+        """
+        return self._products([self._changed(n) for n in range(self._setting.depth - 1)])
+
+    @property
+    def eager_multiplications(self) -> int:
+        """What torch multiplies in fact: all coefficients, also those that do not change."""
+        return self._products([self._template.code_size] * (self._setting.depth - 1))
+
+    def _products(self, changed: Sequence[int]) -> int:
+        """The count for layers that change so many coefficients, the last one left out."""
         depth = self._setting.depth
         rows, features = self._rows(), self._template.features
         if not self._setting.dense:
             return (2 * depth - 1) * rows * features
         untied = not self._setting.tied and self._step_name == "coupled"
-        into = rows * features * (depth if untied else 1)
-        return into + sum(self._changed(number) * rows for number in range(depth - 1))
+        return rows * features * (depth if untied else 1) + rows * sum(changed)
 
     def _changed(self, number: int) -> int:
         """The most coefficients that a layer changes."""
