@@ -35,6 +35,16 @@ def test_encoder_example() -> None:
     assert (namespace["gap"] >= 0).all()
 
 
+def test_training_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks("docs/training.md")
+    namespace: dict[str, object] = {}
+    exec(code, namespace)
+    x, encoder, again = (namespace[name] for name in ("x", "encoder", "again"))
+    assert torch.equal(encoder(x), again(x))
+    assert encoder.regime == "unsupervised"
+
+
 def test_the_penalty_that_contributing_walks_through() -> None:
     namespace = dict(vars(penalties))
     exec(blocks("CONTRIBUTING.md")[0], namespace)

@@ -486,6 +486,17 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
         pu.load(path)
 
 
+def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
+    model, x = signals("lasso", 600)
+    path = tmp_path / "run.checkpoint"
+    whole, parted = pu.ProximalEncoder(model, 3), pu.ProximalEncoder(model, 3)
+    pu.fit(whole, x, steps=60)
+    stopped = pu.fit(parted, x, steps=60, checkpoint=path, callback=lambda p: p.step >= 30)
+    assert stopped.steps == 30
+    assert pu.fit(parted, x, steps=60, checkpoint=path).steps == 60
+    assert torch.equal(parameters(parted), parameters(whole))
+
+
 def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     model, x = signals("lasso", 600)
     path = tmp_path / "run.checkpoint"

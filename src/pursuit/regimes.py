@@ -58,6 +58,17 @@ class Batch:
     rows: Tensor | None = None
     total: int | None = None
 
+    def to(self, device: torch.device) -> Batch:
+        """The same samples on a device; `rows` stay where they are."""
+        if self.x.device == device:
+            return self
+        targets = self.targets
+        if isinstance(targets, Tensor):
+            targets = targets.to(device)
+        elif targets is not None:
+            targets = {name: values.to(device) for name, values in targets.items()}
+        return Batch(self.x.to(device), targets, self.rows, self.total)
+
 
 class Regime(ABC):
     """What every regime can do; a new one implements `loss`."""

@@ -184,7 +184,7 @@ def fit(
         signals, wanted = validation if isinstance(validation, tuple) else (validation, None)
         held = Batch(*as_tensors(signals, wanted, run.dtype), total=source.total)
     if held is not None:
-        run.check(held)
+        held = run.checked(held)
     if checkpoint is not None and not source.resumable:
         raise ValueError(
             "a run on a one-time iterator cannot be resumed, because its past cannot be read "
@@ -227,6 +227,7 @@ class _Run:
         self.layerwise = layerwise
         self.features = self.members[0].model.features
         self.dtype = self.members[0].model.dtype
+        self.device = self.members[0].model.device
         self.settings = {
             "steps": self.steps,
             "seed": seed,
@@ -302,18 +303,17 @@ class _Run:
             batch = source.batch(step)
             if batch is None:
                 break
-            loss = self._step(step, batch)
+            loss = self._step(step, self.checked(batch))
             losses.append(loss)
             self.history.steps = step + 1
             if (step + 1) % every == 0 or step + 1 == self.steps:
-                ended = self._look(step + 1, losses, held)
+                finished = self._look(step + 1, losses, held) or step + 1 == self.steps
                 self.history.seconds = earlier + time.perf_counter() - started
                 losses = []
-                if callback is not None:
-                    ended = bool(callback(self._progress())) or ended
                 if checkpoint is not None:
-                    self._write(checkpoint, finished=ended or step + 1 == self.steps)
-                if ended:
+                    self._write(checkpoint, finished)
+                # a run that the callback stops is not finished: its checkpoint goes on
+                if (callback is not None and callback(self._progress())) or finished:
                     break
         self.history.seconds = earlier + time.perf_counter() - started
         if self.best:
@@ -321,8 +321,7 @@ class _Run:
 
     def _begin(self, source: Source, held: Batch | None) -> None:
         """Before the first step: what is relative to the data, and a state to go back to."""
-        batch = source.first()
-        self.check(batch)
+        batch = self.checked(source.first())
         self.regime.begin(self.encoder, batch)
         with torch.no_grad():
             start = float(self._loss(batch))
@@ -337,7 +336,6 @@ class _Run:
         self._keep()
 
     def _step(self, step: int, batch: Batch) -> float:
-        self.check(batch)
         cosine = 0.5 * (1 + math.cos(math.pi * step / self.steps))
         for group in self.optimiser.param_groups:
             group["lr"] = group["base"] * self.factor * cosine
@@ -385,12 +383,13 @@ class _Run:
                 for name, tensor in self.statistics.update(member.model).items():
                     getattr(member, name).copy_(tensor)
 
-    def check(self, batch: Batch) -> None:
-        """The batch must be of the encoder's width."""
+    def checked(self, batch: Batch) -> Batch:
+        """The batch on the encoder's device; it must be of the encoder's width."""
         if batch.x.ndim != 2 or batch.x.shape[1] != self.features:
             raise ValueError(
                 f"a batch must have shape (rows, {self.features}), got {tuple(batch.x.shape)}"
             )
+        return batch.to(self.device)
 
     # ---- looks, the best, and going back ----------------------------------------------
 
@@ -542,7 +541,8 @@ class _Run:
 def _rate(member: Encoder, name: str, parameter: Tensor) -> float:
     """The learning rate of a parameter, in the units in which its values are meaningful."""
     atom = float(member.model.normalised.coordinate_constants.mean().sqrt())
-    matrix = RATES["matrix"] / (parameter.numel() / _copies(parameter)) ** 0.75
+    entries = parameter.numel() / _copies(parameter)
+    matrix = RATES["matrix"] / math.pow(entries, 0.75)
     match name.removeprefix("step.").split("."):
         case ["mixing"] | ["factors"]:
             return RATES["scalar"]
