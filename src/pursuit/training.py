@@ -492,6 +492,7 @@ class _Run:
             "settings": self.settings,
             "history": asdict(self.history),
             "regime": self.regime.state,
+            "rates": [group["base"] for group in self.optimiser.param_groups],
             "factor": self.factor,
             "running": self.running,
             "scale": self.scale,
@@ -520,6 +521,8 @@ class _Run:
                 raise ValueError(f"{path} is the checkpoint of another encoder: see {name}")
         self._restore(now)
         self.best, self.good = best, good
+        for group, base in zip(self.optimiser.param_groups, info["rates"], strict=True):
+            group["base"] = base
         self.optimiser.load_state_dict(self._adam(_below(tensors, "adam.now.")))
         self.good_optimiser = self._adam(_below(tensors, "adam.good."))
         if self.statistics is not None:
