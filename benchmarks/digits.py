@@ -1,6 +1,6 @@
 """A bank of encoders on scikit-learn's digits: with the hinge, without it, and logistic regression.
 
-    python benchmarks/digits.py [--atoms 16] [--layers 3] [--seeds 3]
+    python benchmarks/digits.py [--atoms 4 8 16] [--layers 3] [--seeds 5]
 
 8x8 pictures, scaled to unit norm; half train, half test (stratified, seeded). One encoder a digit,
 for a Lasso over atoms learned from that digit's training pictures; the class is that of the
@@ -23,7 +23,7 @@ from pursuit import regimes
 from pursuit.datasets import textures
 from pursuit.models import Lasso
 
-LAM = 0.05
+LAM, STEPS = 0.05, 600
 
 
 def own_errors(bank: pu.EncoderBank, batch: regimes.Batch) -> Tensor:
@@ -36,27 +36,17 @@ def accuracy(bank: pu.EncoderBank, x: Tensor, labels: Tensor) -> float:
         return float((bank.errors(x).argmin(dim=1) == labels).float().mean())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--atoms", type=int, default=16)
-    parser.add_argument("--layers", type=int, default=3)
-    parser.add_argument("--seeds", type=int, default=3)
-    arguments = parser.parse_args()
-    CONSOLE.print(machine())
+def compare(atoms: int, layers: int, seeds: int) -> None:
     data, labels = load_digits(return_X_y=True)
     x = torch.nn.functional.normalize(torch.tensor(data, dtype=torch.float32))
     y = torch.tensor(labels)
     names = ("untrained", "without the hinge", "with the hinge", "logistic regression")
     accuracies: dict[str, list[float]] = {name: [] for name in names}
-    for seed in range(arguments.seeds):
-        train, test = (
-            torch.tensor(rows)
-            for rows in train_test_split(
-                range(len(x)), test_size=0.5, stratify=y, random_state=seed
-            )
-        )
+    for seed in range(seeds):
+        halves = train_test_split(range(len(x)), test_size=0.5, stratify=y, random_state=seed)
+        train, test = map(torch.tensor, halves)
         models = [
-            Lasso(textures.learn_dictionary(x[train][y[train] == j], arguments.atoms, LAM), LAM)
+            Lasso(textures.learn_dictionary(x[train][y[train] == j], atoms, LAM), LAM)
             for j in range(10)
         ]
         for name, regime in (
@@ -64,26 +54,36 @@ def main() -> None:
             ("without the hinge", own_errors),
             ("with the hinge", regimes.Discriminative()),
         ):
-            encoders = [pu.ProximalEncoder(model, arguments.layers) for model in models]
+            encoders = [pu.ProximalEncoder(model, layers) for model in models]
             bank = pu.EncoderBank(encoders, shared=None)
             if regime is not None:
                 with threads(1):
                     pu.fit(
                         bank, x[train], y[train], regime=regime, dictionary="gradient", seed=seed,
-                        steps=600,
+                        steps=STEPS,
                     )  # fmt: skip
             accuracies[name].append(accuracy(bank, x[test], y[test]))
         peer = LogisticRegression(max_iter=2000).fit(data[train], labels[train])
         accuracies["logistic regression"].append(peer.score(data[test], labels[test]))
-        CONSOLE.print({name: values[-1] for name, values in accuracies.items()})
     table(
-        f"{arguments.atoms} atoms a digit, {arguments.layers} layers: accuracy on test",
+        f"{atoms} atoms a digit, {layers} layers: accuracy on test",
         ["classifier", "mean", "of each seed"],
         [
             [name, f"{sum(v) / len(v):.3f}", ", ".join(f"{value:.3f}" for value in v)]
             for name, v in accuracies.items()
         ],
     )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--atoms", type=int, nargs="+", default=[4, 8, 16])
+    parser.add_argument("--layers", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=5)
+    arguments = parser.parse_args()
+    CONSOLE.print(machine())
+    for atoms in arguments.atoms:
+        compare(atoms, arguments.layers, arguments.seeds)
 
 
 if __name__ == "__main__":

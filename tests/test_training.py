@@ -209,9 +209,10 @@ def test_iterables_and_loaders() -> None:
         history = pu.fit(encoder, data, steps=40, validation=x[:100])
         assert history.steps == 40
         assert objective(model, x, encoder) < before
-    # a stream that ends early ends the run
+    # a stream that ends early ends the run, and what was learned until then is kept
     encoder = pu.ProximalEncoder(model, 3)
-    assert pu.fit(encoder, iter(batches), steps=40).steps == 8
+    assert pu.fit(encoder, iter(batches), steps=40, validation=x[:100]).steps == 8
+    assert objective(model, x, encoder) < before
     # and no batch of it is lost
     seen = []
     pu.fit(

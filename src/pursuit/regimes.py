@@ -273,7 +273,7 @@ class Discriminative(Regime):
 
     name = "discriminative"
 
-    def __init__(self, margin: float = 1.0, absolute: bool = False) -> None:
+    def __init__(self, margin: float = 0.5, absolute: bool = False) -> None:
         self.margin = as_number(margin, "margin")
         self.absolute = absolute
         self._unit = 1.0 if absolute else None

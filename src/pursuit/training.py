@@ -44,6 +44,8 @@ LOOKS, PATIENCE = 40, 15
 SHORTEST = 10
 #: a loss so many times above its running mean has exploded
 EXPLODED = 10.0
+#: a state may be returned to if its validation loss is within this part of the lowest
+GOOD = 0.1
 #: so many rollbacks end a run
 MOST_ROLLBACKS = 8
 #: rows that validation encodes at a time
@@ -301,7 +303,9 @@ class _Run:
         earlier = self.history.seconds
         for step in range(first, self.steps):
             batch = source.batch(step)
-            if batch is None:
+            if batch is None:  # a stream has ended; what came since the last look counts too
+                if losses:
+                    self._look(step, losses, held)
                 break
             loss = self._step(step, self.checked(batch))
             losses.append(loss)
@@ -401,12 +405,14 @@ class _Run:
         if len(history.rollbacks) >= MOST_ROLLBACKS:
             logger.warning("the loss keeps exploding; training ends after step %d", step)
             return True
-        self._keep()
         if held is None:
             history.best_step = step
+            self._keep()
             return False
         value = self._validate(held)
         history.validation.append(value)
+        if value - self.lowest <= GOOD * abs(self.lowest):
+            self._keep()  # a state that blows up on a few rows is none to go back to
         if value < self.lowest:
             self.lowest, self.best, self.stale = value, self._snapshot(), 0
             history.best_step = step
