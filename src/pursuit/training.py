@@ -12,7 +12,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -573,10 +573,11 @@ def _copies(parameter: Tensor) -> int:
     return len(parameter) if parameter.ndim == 3 else 1
 
 
-def default_steps(members: Iterable[Encoder]) -> int:
-    """More for small encoders, whose steps are quick, and fewer for large ones."""
+def default_steps(members: Sequence[Encoder]) -> int:
+    """More for small encoders, whose steps are quick, and fewer for deep and large ones."""
+    layers = sum(member.layers for member in members)
     multiplications = sum(member.eager_multiplications for member in members)
-    return int(min(4000, max(800, 2.4e8 / multiplications)))
+    return int(max(800, min(4000, 40_000 / layers, 2.4e8 / multiplications)))
 
 
 def _part(batch: Batch, rows: slice) -> Batch:
