@@ -115,8 +115,8 @@ def main() -> None:
     arguments = parser.parse_args()
     CONSOLE.print(machine())
     train = textures.patches(20000)
-    columns = ["gap %", "seeds", "validation %", "of F(0)-F* %", "99th %", "max %", "support F1"]
-    columns += ["ISTA its", "FISTA its", "steps", "seconds"]
+    columns = ["gap % (seeds)", "valid.", "of F(0)-F*", "99th", "max", "F1", "ISTA", "FISTA"]
+    columns += ["steps", "s"]
     for atoms in arguments.atoms:
         model = Lasso(textures.learn_dictionary(textures.patches(4000), atoms), 1.0)
         judge = Judge(model)
@@ -141,8 +141,7 @@ def main() -> None:
             rows.append(
                 [
                     name,
-                    f"{mean[0]:.3f}",
-                    f"{min(gap):.3f}-{max(gap):.3f}",
+                    f"{mean[0]:.3f} ({min(gap):.3f}-{max(gap):.3f})",
                     f"{sum(checks) / len(checks):.3f}",
                     *(f"{value:.2g}" for value in mean[1:4]),
                     f"{mean[4]:.3f}",
