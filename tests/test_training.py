@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +16,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import pursuit as pu
-from families import FEATURES, MODELS, problem
+from families import FEATURES, problem
 from pursuit import models, regimes, training
-from pursuit.dictionary import Statistics
 from test_encoders import KINDS, bank_models, build, thresholds_of
 
 
@@ -150,35 +148,6 @@ def test_training_the_dictionary_helps_and_keeps_its_constraints(name: str, how:
         tensor = learned.model.dictionaries[key].detach()
         torch.testing.assert_close(constraint.project(tensor), tensor)
         assert not torch.equal(tensor, model.dictionaries[key])
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_statistics_lower_the_quadratic_problem(name: str) -> None:
-    model, x = signals(name, 100)
-    codes = pu.solve(model, x, tol=1e-4).codes
-    statistics = Statistics(model, beta=0.999, total=300)
-    statistics.add(model, x[:60], codes[:60])
-    statistics.add(model, x[60:], codes[60:])
-    s, y = model.regression(x, codes)
-    weights = torch.cat([torch.full((60,), 0.999**40), torch.ones(40)]).double()
-
-    def value(dictionaries) -> float:
-        whole = torch.cat(list(dictionaries.values()))
-        data = (weights[:, None] * (y - s @ whole).square()).sum() / 2
-        share = float(weights.sum()) / 300
-        ridge = sum(c.value(dictionaries[key]) for key, c in model.constraints.items())
-        return float(data + share * ridge)
-
-    torch.testing.assert_close(statistics.A, (weights[:, None] * s).T @ s)
-    projected = {k: model.constraints[k].project(d) for k, d in model.dictionaries.items()}
-    values = [value(projected)]
-    now = model.replace(**projected)
-    for _ in range(4):
-        updated = statistics.update(now, sweeps=1)
-        values.append(value(updated))
-        now = now.rebind(updated)
-    assert all(b <= a * (1 + 1e-12) for a, b in pairwise(values))
-    assert values[-1] < values[0]
 
 
 # ---- where batches come from ----------------------------------------------------------------

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from . import regimes as regimes
     from .certificates import certify as certify
     from .certificates import certify_low_rank as certify_low_rank
+    from .dictionary import OnlineDictionary as OnlineDictionary
+    from .dictionary import learn as learn
     from .encoders.bank import EncoderBank as EncoderBank
     from .encoders.block_coordinate import BlockCoordinateEncoder as BlockCoordinateEncoder
     from .encoders.coordinate import CoordinateEncoder as CoordinateEncoder
@@ -36,12 +38,14 @@ _NAMES = {
     "CoordinateEncoder": ".encoders.coordinate",
     "EncoderBank": ".encoders.bank",
     "History": ".training",
+    "OnlineDictionary": ".dictionary",
     "Parts": ".models",
     "ProximalEncoder": ".encoders.proximal",
     "Solution": ".solvers.solution",
     "certify": ".certificates",
     "certify_low_rank": ".certificates",
     "fit": ".training",
+    "learn": ".dictionary",
     "load": ".persistence",
     "robust_pca": ".solvers.nuclear",
     "save": ".persistence",
@@ -49,8 +53,9 @@ _NAMES = {
 }
 _MODULES = ("models", "penalties", "regimes")
 
-__all__ = ["BlockCoordinateEncoder", "CoordinateEncoder", "EncoderBank", "History", "Parts"]
-__all__ += ["ProximalEncoder", "Solution", "certify", "certify_low_rank", "fit", "load"]
+__all__ = ["BlockCoordinateEncoder", "CoordinateEncoder", "EncoderBank", "History"]
+__all__ += ["OnlineDictionary", "Parts", "ProximalEncoder", "Solution", "certify"]
+__all__ += ["certify_low_rank", "fit", "learn", "load"]
 __all__ += ["models", "penalties", "regimes", "robust_pca", "save", "solve"]
 
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from ._checks import require_choice
 from .batches import Source, as_source, as_tensors
-from .dictionary import Statistics
+from .dictionary import OnlineDictionary
 from .encoders.bank import EncoderBank
 from .encoders.encoder import Encoder
 from .persistence import read, write
@@ -255,7 +255,7 @@ class _Run:
         self.best: dict[str, Tensor] = {}
         self.lowest = math.inf
         self.stale = 0
-        self.statistics: Statistics | None = None
+        self.online: OnlineDictionary | None = None
 
     # ---- the loop ---------------------------------------------------------------------
 
@@ -293,7 +293,7 @@ class _Run:
         if self.dictionary == "statistics":
             size = min(source.total or 10_000, 10_000)
             model = self.members[0].model
-            self.statistics = Statistics(model, beta=1 - 1 / size, total=source.total)
+            self.online = OnlineDictionary.of(model, beta=1 - 1 / size, total=source.total)
         first = self._resume(checkpoint)
         if first == 0:
             self._begin(source, held)
@@ -380,11 +380,12 @@ class _Run:
                     for name, constraint in member.model.constraints.items():
                         tensor = getattr(member, name)
                         tensor.copy_(constraint.project(tensor))
-        elif self.statistics is not None:
+        elif self.online is not None:
             member = self.members[0]
             with torch.no_grad():
-                self.statistics.add(member.model, batch.x, member(batch.x))
-                for name, tensor in self.statistics.update(member.model).items():
+                coefficients, targets = member.model.regression(batch.x, member(batch.x))
+                self.online.update(targets, coefficients)
+                for name, tensor in self.online.dictionaries.items():
                     getattr(member, name).copy_(tensor)
 
     def checked(self, batch: Batch) -> Batch:
@@ -491,8 +492,8 @@ class _Run:
             for number, values in state["state"].items():
                 for key, value in values.items():
                     tensors[f"adam.{room}.{number}.{key}"] = value
-        if self.statistics is not None:
-            tensors |= {f"statistics.{key}": v for key, v in self.statistics.state.items()}
+        if self.online is not None:
+            tensors |= {f"online.{key}": value for key, value in self.online.state.items()}
         info = {
             "kind": "checkpoint",
             "settings": self.settings,
@@ -531,8 +532,8 @@ class _Run:
             group["base"] = base
         self.optimiser.load_state_dict(self._adam(_below(tensors, "adam.now.")))
         self.good_optimiser = self._adam(_below(tensors, "adam.good."))
-        if self.statistics is not None:
-            self.statistics.state = _below(tensors, "statistics.")
+        if self.online is not None:
+            self.online.state = _below(tensors, "online.")
         self.history = History(**info["history"])
         self.regime.state = info["regime"]
         self.factor, self.running = info["factor"], info["running"]
