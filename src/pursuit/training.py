@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 #: gets "matrix" / entries^0.75: all of them move at once, so larger ones must move less. Thresholds
 #: move by a part of themselves, dictionaries by a part of an atom.
 RATES = {"matrix": 2.0, "scalar": 1e-2, "diagonal": 3e-3, "thresholds": 0.03, "dictionary": 1e-3}
+#: ... but no matrix, however small, moves faster than this
+LARGEST_RATE = 5e-3
 #: the largest norm of the gradient, as a multiple of the loss at the start
 CLIP = 0.4
 #: how often validation is looked at in a run, and how many looks without progress end it
@@ -552,7 +554,7 @@ def _rate(member: Encoder, name: str, parameter: Tensor) -> float:
     """The learning rate of a parameter, in the units in which its values are meaningful."""
     atom = float(member.model.normalised.coordinate_constants.mean().sqrt())
     entries = parameter.numel() / _copies(parameter)
-    matrix = RATES["matrix"] / math.pow(entries, 0.75)
+    matrix = min(RATES["matrix"] / math.pow(entries, 0.75), LARGEST_RATE)
     match name.removeprefix("step.").split("."):
         case ["mixing"] | ["factors"]:
             return RATES["scalar"]
