@@ -511,6 +511,33 @@ def test_steps_follow_a_new_dictionary(name: str) -> None:
             close(encoder(x), expected)
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_following_a_dictionary(name: str) -> None:
+    """Model steps are the algorithm of any new dictionary; learned matrices stay as they are."""
+    model, x = problem(name, 37, 10)
+    other, _ = problem(name, 38, 1)
+    changed = {key: 3 * tensor for key, tensor in other.dictionaries.items()}
+    expected = pu.solve(model.replace(**changed), x, method="fista", tol=0, max_iter=5).codes
+    for step in STEPS:
+        encoder = pu.ProximalEncoder(model, 5, step)
+        with torch.no_grad():
+            for key, tensor in changed.items():
+                getattr(encoder, key).copy_(tensor)
+            before = encoder(x)
+            encoder.follow()
+        if step == "model":
+            close(encoder(x), expected)
+            close(
+                encoder.model.objective(x, expected),
+                model.replace(**changed).objective(x, expected),
+            )
+        else:
+            assert torch.equal(encoder(x), before)
+    with torch.no_grad():
+        getattr(encoder, next(iter(changed)))[0] = 0
+        encoder.follow()  # an atom that has died is no obstacle
+
+
 # ---- beside the exact solvers ---------------------------------------------------------------
 
 

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 #: move by a part of themselves, dictionaries by a part of an atom.
 RATES = {"matrix": 2.0, "scalar": 1e-2, "diagonal": 3e-3, "thresholds": 0.03, "dictionary": 1e-3}
 #: ... but no matrix, however small, moves faster than this
-LARGEST_RATE = 5e-3
+LARGEST_RATE = 2e-2
 #: the largest norm of the gradient, as a multiple of the loss at the start
 CLIP = 0.4
 #: how often validation is looked at in a run, and how many looks without progress end it

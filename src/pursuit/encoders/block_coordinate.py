@@ -63,7 +63,6 @@ class BlockCoordinateEncoder(Encoder):
             model,
             layers=layers,
             rates=[1.0] * (layers + (final == "prox")),
-            constants=inner.block_constants[inner.block_labels],
             step=step,
             momentum=momentum,
             tied=tied,
@@ -72,6 +71,10 @@ class BlockCoordinateEncoder(Encoder):
         self._final = final
         self._largest = max(len(block) for block in inner.blocks)
         self.register_buffer("labels", inner.block_labels, persistent=False)
+
+    @staticmethod
+    def _start_constants(inner: SparseModel) -> Tensor:
+        return inner.block_constants[inner.block_labels]
 
     @property
     def final(self) -> str:

@@ -67,15 +67,12 @@ class CoordinateEncoder(Encoder):
         require_choice(final, FINALS, "final")
         schedule = _schedule(coordinates, layers, model.code_size)
         inner = model.normalised
-        constants = inner.coordinate_constants
-        if not inner.nonsmooth.separable:
-            constants = _largest_in_block(constants, inner.block_labels)
+        constants = self._start_constants(inner)
         rates = [_rate(inner, constants, k) for k in schedule]
         super().__init__(
             model,
             layers=layers,
             rates=rates + [1.0] * (final == "prox"),
-            constants=constants,
             step=step,
             momentum=momentum,
             tied=tied,
@@ -83,6 +80,13 @@ class CoordinateEncoder(Encoder):
         )
         self._final = final
         self._coordinates = schedule
+
+    @staticmethod
+    def _start_constants(inner: SparseModel) -> Tensor:
+        constants = inner.coordinate_constants
+        if inner.nonsmooth.separable:
+            return constants
+        return _largest_in_block(constants, inner.block_labels)
 
     @property
     def coordinates(self) -> tuple[int, ...]:

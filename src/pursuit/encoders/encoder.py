@@ -7,6 +7,7 @@ which coefficients a layer may change.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from .._checks import dtype_name, is_eager, require_choice, require_device, require_width
 from ..models import SparseModel, require_model
 from .forms import Layer
-from .steps import STEPS, Quadratic, Setting, Step
+from .steps import STEPS, Model, Quadratic, Setting, Step
 
 __all__ = ["Encoder"]
 
@@ -55,7 +56,6 @@ class Encoder(nn.Module):
         *,
         layers: int,
         rates: Sequence[float],
-        constants: Tensor,
         step: str,
         momentum: bool,
         tied: bool,
@@ -74,7 +74,7 @@ class Encoder(nn.Module):
             self.register_parameter(name, frozen)
         inner = model.normalised
         for name, values in (
-            ("constants", constants),
+            ("constants", self._start_constants(inner)),
             ("curvature", inner.curvature),
             ("units", model.units),
         ):
@@ -93,6 +93,11 @@ class Encoder(nn.Module):
             identity=model.identity,
         )
         self.step: Step = STEPS[step](self._setting, self._quadratic())
+
+    @staticmethod
+    @abstractmethod
+    def _start_constants(inner: SparseModel) -> Tensor:
+        """The step constant of each coefficient of a normalised model, shape (q,), float64."""
 
     # ---- what it is -------------------------------------------------------------------
 
@@ -224,6 +229,28 @@ class Encoder(nn.Module):
         """Restore what must hold after an update of the parameters: thresholds >= 0."""
         self.step.project_()
 
+    def follow(self) -> None:
+        """Renew what model steps compute from the dictionary: step constants and rescaling.
+
+        For whoever changes the dictionary by more than a little. Learned matrices belong to the
+        coordinates in which they were learned, so there nothing changes: they go on learning.
+        """
+        if not isinstance(self.step, Model):
+            return
+        with torch.no_grad():
+            dictionaries = {
+                name: _alive(getattr(self, name).detach()) for name in self._template.dictionaries
+            }
+            model = self._template.replace(**dictionaries)
+            inner = model.normalised
+            for buffer, renewed in (
+                (self.units, model.units),
+                (self.constants, self._start_constants(inner)),
+                (self.curvature, inner.curvature),
+            ):
+                if buffer is not None and renewed is not None:
+                    buffer.copy_(renewed)
+
     def _run(self, layers: Sequence[Layer], x: Tensor) -> Iterator[Tensor]:
         """The normalised codes after each layer."""
         z: Tensor | None = None
@@ -322,6 +349,15 @@ def _cheaper_structure(model: SparseModel, step: str) -> str:
     if model.low_rank_name is not None:
         return "structured"
     return "structured" if step != "free" and 2 * model.features < model.code_size else "dense"
+
+
+def _alive(dictionary: Tensor) -> Tensor:
+    """The dictionary with atoms of zeros, which no constant can be computed of, filled in."""
+    norms = dictionary.norm(dim=1, keepdim=True)
+    if bool((norms > 0).all()):
+        return dictionary
+    size = norms[norms > 0].median() if bool((norms > 0).any()) else 1.0
+    return torch.where(norms > 0, dictionary, size / dictionary.shape[1] ** 0.5)
 
 
 def _is_finite(x: Tensor) -> bool:

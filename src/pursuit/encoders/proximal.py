@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from ..models import SparseModel
 from .encoder import Encoder, check_layers
@@ -56,15 +57,17 @@ class ProximalEncoder(Encoder):
         structure: str = "auto",
     ) -> None:
         check_layers(model, layers)
-        alpha = model.normalised.step_constant
         super().__init__(
             model,
             layers=layers,
             rates=[1.0] * layers,
-            constants=torch.full((model.code_size,), alpha, dtype=torch.float64),
             step=step,
             momentum=momentum,
             tied=tied,
             structure=structure,
             accelerated=True,
         )
+
+    @staticmethod
+    def _start_constants(inner: SparseModel) -> Tensor:
+        return torch.full((inner.code_size,), inner.step_constant, dtype=torch.float64)
