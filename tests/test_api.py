@@ -20,6 +20,7 @@ NAMES = {
         "EncoderBank",
         "History",
         "OnlineDictionary",
+        "OnlineLearner",
         "Parts",
         "ProximalEncoder",
         "Solution",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .encoders.coordinate import CoordinateEncoder as CoordinateEncoder
     from .encoders.proximal import ProximalEncoder as ProximalEncoder
     from .models import Parts as Parts
+    from .online import OnlineLearner as OnlineLearner
     from .persistence import load as load
     from .persistence import save as save
     from .solvers.nuclear import robust_pca as robust_pca
@@ -39,6 +40,7 @@ _NAMES = {
     "EncoderBank": ".encoders.bank",
     "History": ".training",
     "OnlineDictionary": ".dictionary",
+    "OnlineLearner": ".online",
     "Parts": ".models",
     "ProximalEncoder": ".encoders.proximal",
     "Solution": ".solvers.solution",
@@ -54,8 +56,8 @@ _NAMES = {
 _MODULES = ("models", "penalties", "regimes")
 
 __all__ = ["BlockCoordinateEncoder", "CoordinateEncoder", "EncoderBank", "History"]
-__all__ += ["OnlineDictionary", "Parts", "ProximalEncoder", "Solution", "certify"]
-__all__ += ["certify_low_rank", "fit", "learn", "load"]
+__all__ += ["OnlineDictionary", "OnlineLearner", "Parts", "ProximalEncoder", "Solution"]
+__all__ += ["certify", "certify_low_rank", "fit", "learn", "load"]
 __all__ += ["models", "penalties", "regimes", "robust_pca", "save", "solve"]
 
 

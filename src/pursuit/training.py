@@ -466,7 +466,7 @@ class _Run:
             for member, prefix in zip(self.members, self._prefixes(), strict=True)
             for name, parameter in member.named_parameters()
             if parameter.requires_grad and prefix + name in self.parameters
-            for base in [_rate(member, name, parameter.detach())]
+            for base in [learning_rate(member, name, parameter.detach())]
         ]
 
     def _prefixes(self) -> list[str]:
@@ -550,7 +550,7 @@ class _Run:
         return {**self.optimiser.state_dict(), "state": state}
 
 
-def _rate(member: Encoder, name: str, parameter: Tensor) -> float:
+def learning_rate(member: Encoder, name: str, parameter: Tensor) -> float:
     """The learning rate of a parameter, in the units in which its values are meaningful."""
     atom = float(member.model.normalised.coordinate_constants.mean().sqrt())
     entries = parameter.numel() / _copies(parameter)

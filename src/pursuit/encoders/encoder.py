@@ -115,7 +115,10 @@ class Encoder(nn.Module):
 
     @property
     def model(self) -> SparseModel:
-        """The model with the dictionary as it is now; gradients flow to what is trained."""
+        """The model on the encoder's own dictionary: no copy, and gradients flow to it.
+
+        Whoever wants to keep it while the dictionary is trained must clone the tensors.
+        """
         names = self._template.dictionaries
         scale = None if self.units is None else 1 / float(self.units[0])
         return self._template.rebind({name: getattr(self, name) for name in names}, scale)
