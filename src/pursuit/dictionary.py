@@ -281,8 +281,8 @@ def learn(
         for rows in torch.split(order, BATCH):
             batch = signals[rows]
             codes = solve(model, batch, tol=1e-3).codes if encode is None else encode(model, batch)
-            # early codes belong to a poor dictionary; they fade as the data come in
-            online.beta = 1 - 1 / max(seen, 4 * BATCH)
+            # early codes belong to a poor dictionary, so only the last quarter is remembered
+            online.beta = 1 - 1 / max(seen / 4, 2 * BATCH)
             online.count(batch, codes)
             online.revive(batch, codes)
             online.renew()
