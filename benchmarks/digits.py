@@ -58,10 +58,8 @@ def compare(atoms: int, layers: int, seeds: int) -> None:
             bank = pu.EncoderBank(encoders, shared=None)
             if regime is not None:
                 with threads(1):
-                    pu.fit(
-                        bank, x[train], y[train], regime=regime, dictionary="gradient", seed=seed,
-                        steps=STEPS,
-                    )  # fmt: skip
+                    options = {"dictionary": "gradient", "seed": seed, "steps": STEPS}
+                    pu.fit(bank, x[train], y[train], regime=regime, **options)
             accuracies[name].append(accuracy(bank, x[test], y[test]))
         peer = LogisticRegression(max_iter=2000).fit(data[train], labels[train])
         accuracies["logistic regression"].append(peer.score(data[test], labels[test]))

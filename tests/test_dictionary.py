@@ -106,6 +106,15 @@ def test_dead_atoms_are_replaced_by_badly_coded_samples() -> None:
     assert online.revive(targets, codes) == 1  # until a sample uses it
 
 
+def test_codes_that_blew_up_are_not_counted() -> None:
+    codes, targets, start = sample(5)
+    clean, dirty = pu.OnlineDictionary(start), pu.OnlineDictionary(start)
+    clean.update(targets, codes)
+    broken = torch.tensor([[float("nan")] * 5, [float("inf")] * 5], dtype=torch.float64)
+    dirty.update(torch.cat([targets, targets[:2]]), torch.cat([codes, broken]))
+    torch.testing.assert_close(dirty.atoms, clean.atoms)
+
+
 def planted(seed: int = 0) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     true = torch.nn.functional.normalize(torch.randn(20, 16, generator=generator))
@@ -139,7 +148,10 @@ def test_learn_is_as_good_as_its_peer() -> None:
 
 def test_learn_with_an_encoder_inside() -> None:
     _, x = planted(2)
-    encode = lambda model, batch: pu.ProximalEncoder(model, 12)(batch).detach()  # noqa: E731
+
+    def encode(model, batch):
+        return pu.ProximalEncoder(model, 12)(batch).detach()
+
     values = [
         float(pu.solve(Lasso(d, 0.05), x).objective.mean())
         for d in (

@@ -84,37 +84,19 @@ def test_untrained_proximal_is_ista_and_fista(name: str, step: str) -> None:
 
 
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("name", SEPARABLE)
-def test_untrained_coordinate_is_greedy(name: str, step: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "method", "name"),
+    [
+        *((pu.CoordinateEncoder, "greedy", name) for name in SEPARABLE),
+        *((pu.BlockCoordinateEncoder, "block_greedy", name) for name in MODELS),
+    ],
+)
+def test_untrained_greedy_encoders_are_greedy(kind, method: str, name: str, step: str) -> None:
     model, x = problem(name, 2, 20)
     for layers, momentum, tied, structure in product((1, 2, 9), FLAGS, FLAGS, STRUCTURES):
-        encoder = pu.CoordinateEncoder(
-            model,
-            layers,
-            step=step,
-            momentum=momentum,
-            final="partial",
-            tied=tied,
-            structure=structure,
-        )
-        close(encoder(x), pu.solve(model, x, method="greedy", tol=0, max_iter=layers).codes)
-
-
-@pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("name", MODELS)
-def test_untrained_block_coordinate_is_block_greedy(name: str, step: str) -> None:
-    model, x = problem(name, 3, 20)
-    for layers, momentum, tied, structure in product((1, 2, 9), FLAGS, FLAGS, STRUCTURES):
-        encoder = pu.BlockCoordinateEncoder(
-            model,
-            layers,
-            final="partial",
-            step=step,
-            momentum=momentum,
-            tied=tied,
-            structure=structure,
-        )
-        close(encoder(x), pu.solve(model, x, method="block_greedy", tol=0, max_iter=layers).codes)
+        form = {"step": step, "momentum": momentum, "tied": tied, "structure": structure}
+        encoder = kind(model, layers, final="partial", **form)
+        close(encoder(x), pu.solve(model, x, method=method, tol=0, max_iter=layers).codes)
 
 
 def candidate(model: SparseModel, x: Tensor, z: Tensor, steps: Tensor) -> Tensor:

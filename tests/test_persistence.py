@@ -126,8 +126,7 @@ def test_damaged_files_are_refused(seed: int, whole: bytes, tmp_path: Path) -> N
             del content[at : at + int(rng.integers(1, 20))]
     path = tmp_path / "damaged.safetensors"
     path.write_bytes(content)
-    if bytes(content) == whole:
-        pytest.skip("the damage changed nothing")
+    assert bytes(content) != whole
     with pytest.raises(ValueError, match=r"damaged\.safetensors") as refusal:
         pu.load(path)
     assert "\n" not in str(refusal.value)

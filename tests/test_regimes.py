@@ -142,7 +142,10 @@ def test_regimes_add_up() -> None:
     encoder = pu.ProximalEncoder(model, 3)
     batch = Batch(x, {"low_rank": x, "sparse": 0 * x})
     first, second = regimes.Unsupervised(), regimes.Supervised()
-    own = lambda encoder, batch: encoder(batch.x).abs().mean()  # noqa: E731
+
+    def own(encoder, batch):
+        return encoder(batch.x).abs().mean()
+
     total = 0.5 * first + second * 2 + 3 * regimes.Custom(own)
     expected = 0.5 * first(encoder, batch) + 2 * second(encoder, batch) + 3 * own(encoder, batch)
     close(total(encoder, batch), expected)

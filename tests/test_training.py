@@ -171,7 +171,7 @@ def test_arrays_tensors_and_memory_maps_are_one(tmp_path: Path) -> None:
 def test_iterables_and_loaders() -> None:
     model, x = signals("lasso", 800)
     batches = list(x.split(100))
-    loader = DataLoader(TensorDataset(x), batch_size=100, shuffle=True, collate_fn=_rows)
+    loader = DataLoader(TensorDataset(x), batch_size=100, shuffle=True)
     before = objective(model, x, pu.ProximalEncoder(model, 3))
     for data in (batches, (batch.numpy() for batch in 5 * batches), loader):
         encoder = pu.ProximalEncoder(model, 3)
@@ -191,10 +191,6 @@ def test_iterables_and_loaders() -> None:
         regime=lambda encoder, batch: seen.append(batch.x) or encoder(batch.x).square().mean(),
     )
     assert all(torch.equal(a, b) for a, b in zip(seen[1:], batches, strict=True))
-
-
-def _rows(samples):
-    return torch.stack([sample[0] for sample in samples])
 
 
 def test_targets_come_with_the_batches() -> None:
@@ -286,6 +282,46 @@ def test_an_exploding_loss_is_rolled_back(caplog: pytest.LogCaptureFixture) -> N
     assert parameters(encoder).isfinite().all()
 
 
+def test_a_rollback_takes_the_solved_dictionary_back_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = signals("lasso", 1000)
+    encoder = pu.ProximalEncoder(model, 3)
+    seen, calls, starts = [], [], []
+    update = pu.OnlineDictionary.update
+
+    def watched(self, targets, codes):
+        starts.append(self.atoms.clone())
+        return update(self, targets, codes)
+
+    monkeypatch.setattr(pu.OnlineDictionary, "update", watched)
+
+    def treacherous(encoder, batch):
+        loss = model.objective(batch.x, encoder(batch.x)).mean()
+        if torch.is_grad_enabled():
+            seen.append(encoder.dictionary.detach().clone())
+            calls.append(1)
+        # step 25 explodes, five steps after the last good state
+        return loss * 1e6 if torch.is_grad_enabled() and len(calls) == 26 else loss
+
+    history = pu.fit(
+        encoder, x, regime=treacherous, dictionary="statistics", steps=40, validation=False
+    )
+    assert history.rollbacks == [25]
+    assert torch.equal(seen[26], seen[20])
+    assert not torch.equal(seen[25], seen[20])
+    # the solver of the dictionary starts from there as well, not from where it had exploded
+    assert torch.equal(starts[25], seen[20].double())
+
+
+def test_an_encoder_with_a_dead_atom_can_be_trained() -> None:
+    model, x = signals("robust-nmf", 600)
+    encoder = pu.ProximalEncoder(model, 3)
+    with torch.no_grad():
+        encoder.dictionary[1] = 0
+    before = objective(encoder.model, x, encoder)
+    pu.fit(encoder, x, steps=60)
+    assert objective(encoder.model, x, encoder) < before
+
+
 def test_a_hopeless_run_ends_with_the_state_it_had(caplog: pytest.LogCaptureFixture) -> None:
     model, x = signals("lasso", 1000)
     encoder = pu.ProximalEncoder(model, 3)
@@ -327,6 +363,8 @@ def test_what_fit_refuses(tmp_path: Path) -> None:
         ({"dictionary": "online"}, ValueError, "dictionary must be one of 'fixed', 'gradient'"),
         ({"steps": 0}, ValueError, "steps must be at least 1, got 0"),
         ({"rate": 0.0}, ValueError, "rate must be positive"),
+        ({"batch_size": 0}, ValueError, "batch_size must be at least 1, got 0"),
+        ({"x": [(x, x, x)]}, ValueError, r"a batch must be x or \(x, targets\), got 3 things"),
         ({"layerwise": -1.0}, ValueError, "layerwise must not be negative"),
         ({"encoder": model}, TypeError, "encoder must be an encoder, got Lasso"),
         ({"x": iter([x]), "checkpoint": tmp_path / "c"}, ValueError, "one-time iterator"),
@@ -473,6 +511,8 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     pu.fit(pu.ProximalEncoder(model, 3), x, steps=40, checkpoint=path)
     with pytest.raises(ValueError, match="another run: steps, seed differ"):
         pu.fit(pu.ProximalEncoder(model, 3), x, steps=50, seed=1, checkpoint=path)
+    with pytest.raises(ValueError, match="another run: batch_size differ"):
+        pu.fit(pu.ProximalEncoder(model, 3), x, steps=40, batch_size=100, checkpoint=path)
     with pytest.raises(ValueError, match="another encoder"):
         pu.fit(pu.ProximalEncoder(model, 4), x, steps=40, checkpoint=path)
     pu.save(path, model)
@@ -484,20 +524,20 @@ def test_lists_and_loaders_resume_too(tmp_path: Path) -> None:
     model, x = signals("lasso", 700)
     for data in (
         list(x.split(100)),
-        DataLoader(TensorDataset(x), batch_size=64, shuffle=True, collate_fn=_rows),
+        DataLoader(TensorDataset(x), batch_size=64, shuffle=True),
     ):
         whole, parted = pu.ProximalEncoder(model, 3), pu.ProximalEncoder(model, 3)
         pu.fit(whole, data, steps=60)
         path = tmp_path / f"{type(data).__name__}.checkpoint"
 
-        class Killed(Exception):  # noqa: N818
+        class KilledError(Exception):
             pass
 
         def kill(progress, at=30) -> None:
             if progress.step == at:
-                raise Killed
+                raise KilledError
 
-        with pytest.raises(Killed):
+        with pytest.raises(KilledError):
             pu.fit(parted, data, steps=60, checkpoint=path, callback=kill)
         parted = pu.ProximalEncoder(model, 3)
         pu.fit(parted, data, steps=60, checkpoint=path)

@@ -116,7 +116,10 @@ class Batches(Source):
             item = self._next()
         if item is None:
             raise ValueError("x is an empty iterable; it must give at least one batch")
-        x, targets = item if isinstance(item, tuple | list) else (item, None)
+        pair = item if isinstance(item, tuple | list) else [item]
+        if len(pair) not in (1, 2):
+            raise ValueError(f"a batch must be x or (x, targets), got {len(pair)} things")
+        x, targets = pair[0], pair[1] if len(pair) == 2 else None
         return Batch(*as_tensors(x, targets, self.dtype), rows=None, total=self.total)
 
     def first(self) -> Batch:

@@ -133,7 +133,10 @@ class OnlineDictionary:
         return self.dictionary
 
     def count(self, targets: Tensor, codes: Tensor) -> None:
-        """Count a batch in; the samples of a batch are of one age."""
+        """Count a batch in; the samples of a batch are of one age.
+
+        A sample whose code is not finite is left out, since it would stay in the sums for ever.
+        """
         y, s = targets.detach(), codes.detach()
         if y.shape[-1] != self.atoms.shape[1] or s.shape[-1] != len(self.atoms) or len(y) != len(s):
             raise ValueError(
@@ -141,6 +144,8 @@ class OnlineDictionary:
                 f"shape {tuple(self.atoms.shape)}"
             )
         kept = self.beta ** len(y)
+        usable = torch.isfinite(s).all(dim=1) & torch.isfinite(y).all(dim=1)
+        y, s = y[usable], s[usable]
         self.A.mul_(kept).add_((s.T @ s).double().cpu())
         self.B.mul_(kept).add_((s.T @ y).double().cpu())
         self.weight = kept * self.weight + len(y)
@@ -169,6 +174,10 @@ class OnlineDictionary:
             float(DEAD * self.A.diagonal().mean()),
             self.sweeps if sweeps is None else sweeps,
         )
+
+    def restart(self, dictionaries: Mapping[str, Tensor]) -> None:
+        """Put other atoms in the place of the present ones; the statistics stay."""
+        self.atoms = torch.cat([dictionaries[name].detach().double().cpu() for name in self.names])
 
     @property
     def dead(self) -> Tensor:

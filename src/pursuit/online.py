@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from .batches import as_tensors
 from .dictionary import OnlineDictionary
 from .encoders.encoder import Encoder
-from .persistence import read, write
+from .persistence import below, read, write
 from .regimes import Batch, Regime, Targets, Unsupervised, as_regime
-from .training import CLIP, learning_rate
+from .training import CLIP, adam_state, adam_tensors, learning_rate
 
 __all__ = ["OnlineLearner", "Point"]
 
@@ -179,7 +179,7 @@ class OnlineLearner:
         rows = torch.from_numpy(rng.integers(len(self._seen), size=size))
         self._optimiser.zero_grad(set_to_none=True)
         loss = self.regime(self.encoder, self._seen.rows(rows))
-        loss.backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward(loss)
         trained = [p for p in self.encoder.step.parameters() if p.grad is not None]
         norm = nn.utils.clip_grad_norm_(trained, CLIP * max(abs(self._past), 1e-30))
         # a sample that blows up says nothing that could be learned from
@@ -200,8 +200,8 @@ class OnlineLearner:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Everything that the learner has become, in one file, whole or not at all."""
         tensors = {f"encoder.{name}": t for name, t in self.encoder.state_dict().items()}
-        for number, values in self._optimiser.state_dict()["state"].items():
-            tensors |= {f"adam.{number}.{key}": value for key, value in values.items()}
+        remembered = adam_tensors(self._optimiser.state_dict())
+        tensors |= {f"adam.{name}": value for name, value in remembered.items()}
         if self.dictionary is not None:
             tensors |= {f"online.{key}": t for key, t in self.dictionary.state.items()}
         for room, rows in (("seen", self._seen), ("waiting", self._waiting)):
@@ -226,16 +226,12 @@ class OnlineLearner:
             own = self._settings()
             changed = [key for key, value in own.items() if info["settings"].get(key) != value]
             raise ValueError(f"{path} holds another learner: {', '.join(changed)} differ")
-        self.encoder.load_state_dict(_below(tensors, "encoder."))
-        state: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in _below(tensors, "adam.").items():
-            number, _, key = name.partition(".")
-            state.setdefault(int(number), {})[key] = tensor
-        self._optimiser.load_state_dict({**self._optimiser.state_dict(), "state": state})
+        self.encoder.load_state_dict(below(tensors, "encoder."))
+        self._optimiser.load_state_dict(adam_state(self._optimiser, below(tensors, "adam.")))
         if self.dictionary is not None:
-            self.dictionary.state = _below(tensors, "online.")
-        self._seen.state = _below(tensors, "seen.")
-        self._waiting.state = _below(tensors, "waiting.")
+            self.dictionary.state = below(tensors, "online.")
+        self._seen.state = below(tensors, "seen.")
+        self._waiting.state = below(tensors, "waiting.")
         points = tensors["history"].tolist()
         self.history = deque((Point(int(n), f, d) for n, f, d in points), maxlen=REMEMBERED)
         self.samples = info["samples"]
@@ -308,10 +304,6 @@ def _flat(targets: Targets | None) -> dict[str, Tensor]:
     if isinstance(targets, Tensor):
         return {"targets": targets}
     return {f"targets.{name}": t for name, t in targets.items()}
-
-
-def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
 
 
 def _average(mean: float, value: float, count: int) -> float:

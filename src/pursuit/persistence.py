@@ -29,7 +29,7 @@ from .encoders.proximal import ProximalEncoder
 from .models import SparseModel
 from .penalties import Penalty
 
-__all__ = ["describe", "load", "read", "save", "write"]
+__all__ = ["below", "describe", "load", "read", "save", "write"]
 
 #: raised by one when old programs could no longer read new files
 VERSION = 1
@@ -159,6 +159,11 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
             "update pursuit to read it"
         )
     return tensors, info
+
+
+def below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with the prefix, without it."""
+    return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
 
 
 def _checksum(text: str, tensors: Mapping[str, Tensor]) -> str:

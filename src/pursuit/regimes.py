@@ -352,10 +352,7 @@ class Weighted(Regime):
         for weight, regime in terms:
             inner = regime.terms if isinstance(regime, Weighted) else [(1.0, regime)]
             self.terms += [(weight * own, part) for own, part in inner]
-
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        return " + ".join(
+        self.name = " + ".join(
             regime.name if weight == 1 else f"{weight:g} {regime.name}"
             for weight, regime in self.terms
         )

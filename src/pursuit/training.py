@@ -12,7 +12,8 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from .batches import Source, as_source, as_tensors
 from .dictionary import OnlineDictionary
 from .encoders.bank import EncoderBank
 from .encoders.encoder import Encoder
-from .persistence import read, write
+from .persistence import below, read, write
 from .regimes import Batch, Regime, Unsupervised, as_regime
 
 __all__ = ["RATES", "History", "Progress", "fit"]
@@ -173,6 +174,7 @@ def fit(
         seed=seed,
         rate=rate,
         layerwise=layerwise,
+        batch_size=batch_size,
     )
     hold = validation is None
     source, held = as_source(
@@ -211,6 +213,7 @@ class _Run:
         seed: int,
         rate: float,
         layerwise: float,
+        batch_size: int,
     ) -> None:
         if not isinstance(encoder, Encoder | EncoderBank):
             raise TypeError(f"encoder must be an encoder, got {type(encoder).__name__}")
@@ -219,6 +222,8 @@ class _Run:
             raise ValueError(f"steps must be at least 1, got {steps}")
         if not 0 < rate < math.inf:
             raise ValueError(f"rate must be positive and finite, got {rate}")
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         if layerwise < 0:
             raise ValueError(f"layerwise must not be negative, got {layerwise}")
         self.encoder, self.regime, self.dictionary = encoder, regime, dictionary
@@ -239,6 +244,7 @@ class _Run:
             "dictionary": dictionary,
             "regime": regime.name,
             "layerwise": layerwise,
+            "batch_size": batch_size,
         }
         self.parameters = {
             name: parameter
@@ -268,22 +274,27 @@ class _Run:
         checkpoint: Path | None,
         callback: Callable[[Progress], object] | None,
     ) -> None:
-        wanted = {name: p.requires_grad for name, p in self.encoder.named_parameters()}
-        for name, parameter in self.encoder.named_parameters():
-            trained = name in self.parameters and not (
-                self.dictionary == "statistics" and name in self.dictionaries
-            )
-            parameter.requires_grad_(trained)
-        try:
-            self._train(source, held, checkpoint, callback)
-        finally:
-            for name, parameter in self.encoder.named_parameters():
-                parameter.requires_grad_(wanted[name])
-                parameter.grad = None
+        with self._gradients():
+            self._loop(source, held, checkpoint, callback)
         for member in self.members:
             member.regime = self.regime.name
 
-    def _train(
+    @contextmanager
+    def _gradients(self) -> Iterator[None]:
+        """Gradients for what the optimiser trains, and afterwards as the user had it."""
+        everything = dict(self.encoder.named_parameters())
+        wanted = {name: parameter.requires_grad for name, parameter in everything.items()}
+        solved_for = self.dictionaries if self.dictionary == "statistics" else {}
+        for name, parameter in everything.items():
+            parameter.requires_grad_(name in self.parameters and name not in solved_for)
+        try:
+            yield
+        finally:
+            for name, parameter in everything.items():
+                parameter.requires_grad_(wanted[name])
+                parameter.grad = None
+
+    def _loop(
         self,
         source: Source,
         held: Batch | None,
@@ -351,7 +362,7 @@ class _Run:
         if self._has_exploded(value):
             self._roll_back(step, value)
             return self.running
-        loss.backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward(loss)
         trained = [p for p in self.parameters.values() if p.grad is not None]
         norm = nn.utils.clip_grad_norm_(trained, CLIP * self.scale)
         if not bool(torch.isfinite(norm)):
@@ -443,6 +454,8 @@ class _Run:
 
     def _roll_back(self, step: int, loss: float) -> None:
         self._restore(self.good)
+        if self.online is not None:
+            self.online.restart(self.members[0].model.dictionaries)
         self.optimiser.load_state_dict(_copy(self.good_optimiser))
         self.factor /= 2
         self.history.rollbacks.append(step)
@@ -491,9 +504,7 @@ class _Run:
         tensors |= {f"best.{name}": tensor for name, tensor in self.best.items()}
         tensors |= {f"good.{name}": tensor for name, tensor in self.good.items()}
         for room, state in (("now", self.optimiser.state_dict()), ("good", self.good_optimiser)):
-            for number, values in state["state"].items():
-                for key, value in values.items():
-                    tensors[f"adam.{room}.{number}.{key}"] = value
+            tensors |= {f"adam.{room}.{name}": value for name, value in adam_tensors(state).items()}
         if self.online is not None:
             tensors |= {f"online.{key}": value for key, value in self.online.state.items()}
         info = {
@@ -524,7 +535,7 @@ class _Run:
                 f"{path} is the checkpoint of another run: {', '.join(changed)} differ; "
                 "remove the file or give another one"
             )
-        now, best, good = (_below(tensors, f"{room}.") for room in ("now", "best", "good"))
+        now, best, good = (below(tensors, f"{room}.") for room in ("now", "best", "good"))
         for name, parameter in self.parameters.items():
             if name not in now or now[name].shape != parameter.shape:
                 raise ValueError(f"{path} is the checkpoint of another encoder: see {name}")
@@ -532,27 +543,38 @@ class _Run:
         self.best, self.good = best, good
         for group, base in zip(self.optimiser.param_groups, info["rates"], strict=True):
             group["base"] = base
-        self.optimiser.load_state_dict(self._adam(_below(tensors, "adam.now.")))
-        self.good_optimiser = self._adam(_below(tensors, "adam.good."))
+        self.optimiser.load_state_dict(adam_state(self.optimiser, below(tensors, "adam.now.")))
+        self.good_optimiser = adam_state(self.optimiser, below(tensors, "adam.good."))
         if self.online is not None:
-            self.online.state = _below(tensors, "online.")
+            self.online.state = below(tensors, "online.")
         self.history = History(**info["history"])
         self.regime.state = info["regime"]
         self.factor, self.running = info["factor"], info["running"]
         self.scale, self.lowest, self.stale = info["scale"], info["lowest"], info["stale"]
         return self.steps if info["finished"] else self.history.steps
 
-    def _adam(self, tensors: dict[str, Tensor]) -> dict[str, Any]:
-        state: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in tensors.items():
-            number, _, key = name.partition(".")
-            state.setdefault(int(number), {})[key] = tensor
-        return {**self.optimiser.state_dict(), "state": state}
+
+def adam_tensors(state: dict[str, Any]) -> dict[str, Tensor]:
+    """What Adam remembers of each parameter, by name, for a file."""
+    return {
+        f"{number}.{key}": value
+        for number, values in state["state"].items()
+        for key, value in values.items()
+    }
+
+
+def adam_state(optimiser: torch.optim.Adam, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """The inverse: the optimiser's state with what the file remembers."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        number, _, key = name.partition(".")
+        state.setdefault(int(number), {})[key] = tensor
+    return {**optimiser.state_dict(), "state": state}
 
 
 def learning_rate(member: Encoder, name: str, parameter: Tensor) -> float:
     """The learning rate of a parameter, in the units in which its values are meaningful."""
-    atom = float(member.model.normalised.coordinate_constants.mean().sqrt())
+    atom = float(member.living_model.normalised.coordinate_constants.mean().sqrt())
     entries = parameter.numel() / _copies(parameter)
     matrix = min(RATES["matrix"] / math.pow(entries, 0.75), LARGEST_RATE)
     match name.removeprefix("step.").split("."):
@@ -591,10 +613,6 @@ def _part(batch: Batch, rows: slice) -> Batch:
         targets = {name: values[rows] for name, values in targets.items()}
     own = None if batch.rows is None else batch.rows[rows]
     return Batch(batch.x[rows], targets, own, batch.total)
-
-
-def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
 
 
 def _copy(state: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -53,10 +54,10 @@ class EncoderBank(nn.Module):
         return len(self.encoders)
 
     def __iter__(self) -> Iterator[Encoder]:
-        return iter(self.encoders)  # type: ignore[arg-type]
+        return (cast(Encoder, encoder) for encoder in self.encoders)
 
     def __getitem__(self, number: int) -> Encoder:
-        return self.encoders[number]  # type: ignore[return-value]
+        return cast(Encoder, self.encoders[number])
 
     def forward(self, x: Tensor) -> list[Tensor]:
         """The codes of each encoder, each of shape (n, q_j)."""

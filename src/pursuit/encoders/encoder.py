@@ -8,6 +8,7 @@ which coefficients a layer may change.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -124,6 +125,13 @@ class Encoder(nn.Module):
         return self._template.rebind({name: getattr(self, name) for name in names}, scale)
 
     @property
+    def living_model(self) -> SparseModel:
+        """A model of its own on the dictionary as it is, atoms that have died filled in."""
+        return self._template.replace(
+            **{name: _alive(getattr(self, name).detach()) for name in self._template.dictionaries}
+        )
+
+    @property
     def config(self) -> dict[str, Any]:
         """The constructor's arguments but for the model, as plain data."""
         return {
@@ -188,8 +196,7 @@ class Encoder(nn.Module):
         """The codes of signals (..., m) after the last layer, shape (..., q)."""
 
         def last(layers: Sequence[Layer], rows: Tensor) -> Tensor:
-            for z in self._run(layers, rows):  # noqa: B007
-                pass
+            (z,) = deque(self._run(layers, rows), maxlen=1)
             return self._from_normalised(z)
 
         return self._by_tiles(last, x)
@@ -241,10 +248,7 @@ class Encoder(nn.Module):
         if not isinstance(self.step, Model):
             return
         with torch.no_grad():
-            dictionaries = {
-                name: _alive(getattr(self, name).detach()) for name in self._template.dictionaries
-            }
-            model = self._template.replace(**dictionaries)
+            model = self.living_model
             inner = model.normalised
             for buffer, renewed in (
                 (self.units, model.units),

@@ -9,6 +9,7 @@ model's normalised coordinates.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from torch import Tensor
 
@@ -123,7 +124,7 @@ _ITERATES: dict[str, Iterates] = {
 PLAIN = tuple(
     Solver(
         name=name,
-        run=lambda problem, name=name: _run(name, problem),  # type: ignore[misc]
+        run=partial(_run, name),
         misfit=_fits_separable if name == "greedy" else _fits_all,
         max_iter=1000,
         masks=True,
