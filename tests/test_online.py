@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import pursuit as pu
 from families import problem
 from pursuit import regimes
-from pursuit.models import Lasso
+from pursuit.models import Lasso, RobustPCA
 
 
 def stream(seed: int, rows: int, atoms: int = 24) -> tuple[torch.Tensor, torch.Tensor]:
@@ -69,6 +75,12 @@ def test_how_the_stream_is_cut_does_not_matter() -> None:
     assert list(parts.history) == list(whole.history)
 
 
+def test_the_samples_that_wait_are_counted_as_received() -> None:
+    x, _ = stream(1, 250)
+    online = learner().partial_fit(x)
+    assert (online.samples, online.received) == (200, 250)
+
+
 def test_memory_is_bounded() -> None:
     x, _ = stream(2, 5000)
     online = learner(window=300)
@@ -106,6 +118,91 @@ def test_drift_shows_when_the_data_change() -> None:
     assert online.drift > 1.5 * calm
     online.partial_fit(torch.cat([second] * 12))
     assert 0.8 < online.drift < 1.2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_change_of_the_stream_is_seen_and_what_came_before_is_forgotten(seed: int) -> None:
+    """The dictionary of the default learner soon serves the new data as if it knew no others."""
+    first, second = stream(seed, 6000)[0], 2 * stream(seed + 50, 4000)[0]
+    adaptive = learner("model", memory=10_000)
+    slow = learner("model")
+    slow.dictionary.beta, slow._adaptive = 1 - 1e-4, False
+    for online in (adaptive, slow):
+        online.partial_fit(first)
+        assert list(online.changes) == []
+        online.partial_fit(second[:3000])
+        assert len(online.changes) == 1
+        assert 6000 < online.changes[0] <= 6500
+    values = [
+        float(pu.solve(online.encoder.model, second[3000:]).objective.mean())
+        for online in (adaptive, slow)
+    ]
+    assert values[0] < values[1]
+
+
+def test_a_stream_that_stays_the_same_does_not_change() -> None:
+    x, _ = stream(11, 30_000)
+    online = learner("model", dictionary="fixed", steps=1).partial_fit(x)
+    assert list(online.changes) == []
+
+
+def turning(seed: int, n: int, turn: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Low rank and sparse; the two directions turn over the stream, by a quarter as 1."""
+    generator = torch.Generator().manual_seed(seed)
+    basis = torch.linalg.qr(torch.randn(20, 4, generator=generator))[0].T
+    angle = torch.linspace(0, turn * math.pi / 2, n)[:, None, None]
+    directions = torch.cos(angle) * basis[:2] + torch.sin(angle) * basis[2:]
+    scores = 3 * torch.randn(n, 2, generator=generator)
+    outliers = 3 * torch.randn(n, 20, generator=generator)
+    outliers *= torch.rand(n, 20, generator=generator) < 0.05
+    noise = 0.1 * torch.randn(n, 20, generator=generator)
+    return torch.einsum("nr,nrm->nm", scores, directions) + outliers + noise, directions
+
+
+def off(matrix: torch.Tensor, directions: torch.Tensor) -> float:
+    found = torch.linalg.svd(matrix, full_matrices=False)[2][:2]
+    return float((directions - directions @ found.T @ found).norm())
+
+
+@pytest.mark.parametrize("step", ["coupled", "model"])
+def test_a_subspace_that_turns_is_tracked(step: str) -> None:
+    x, directions = turning(0, 6000)
+    lam_star, lam, window = (math.sqrt(20) + math.sqrt(300)) * 0.1, 0.3, 600
+    once, _ = pu.robust_pca(x[:window], lam_star, lam)
+    start = torch.randn(4, 20, generator=torch.Generator().manual_seed(1))
+    encoder = pu.ProximalEncoder(RobustPCA(start, lam_star, lam), 5, step)
+    online = pu.OnlineLearner(encoder, memory=300, window=window, steps=2)
+    for number, part in enumerate(x.split(window)):
+        online.partial_fit(part)
+        now = (number + 1) * window
+        if number > 2:  # it starts from a random subspace
+            tracked = off(encoder.model.dictionary.detach(), directions[now - 1])
+            renewed, _ = pu.robust_pca(part, lam_star, lam)
+            assert tracked < off(once, directions[now - 1])
+            assert tracked < 1.5 * off(renewed, directions[now - 1])
+
+
+def test_the_factored_solution_of_a_stationary_stream_is_the_convex_one() -> None:
+    """Codes and dictionary in turn, batch by batch, over the same samples again and again."""
+    x, _ = turning(2, 1000, turn=0)
+    x = x.double()
+    lam_star, lam = 5.0, 0.3
+    low_rank, outliers = pu.robust_pca(x, lam_star, lam)
+    start = torch.randn(6, 20, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    model = RobustPCA(start, lam_star, lam)
+    online = pu.OnlineDictionary.of(model, beta=1 - 1 / len(x), total=len(x))
+    for _ in range(30):
+        for part in x.split(100):
+            scores, left = model.regression(part, pu.solve(model, part).codes)
+            online.update(left, scores)
+            model = model.rebind(online.dictionaries)
+    parts = model.split(pu.solve(model, x).codes)
+    assert float((parts.low_rank - low_rank).norm()) < 0.01 * float(low_rank.norm())
+    assert float((parts.outliers - outliers).norm()) < 0.02 * float(outliers.norm())
+    convex = (x - low_rank - outliers).square().sum() / 2 + lam * outliers.abs().sum()
+    convex = convex + lam_star * torch.linalg.matrix_norm(low_rank, "nuc")
+    factored = pu.solve(model, x).objective.sum() + lam_star / 2 * model.dictionary.square().sum()
+    assert float(convex) <= float(factored) < 1.001 * float(convex)
 
 
 def test_targets_travel_with_the_stream() -> None:
@@ -148,3 +245,52 @@ def test_what_a_learner_refuses_to_be_built_from() -> None:
         pu.OnlineLearner(encoder, window=0)
     with pytest.raises(ValueError, match="dictionary must be an OnlineDictionary"):
         pu.OnlineLearner(encoder, dictionary="gradient")
+
+
+RUN = """
+import sys, time, torch
+sys.path.insert(0, {tests!r})
+import pursuit as pu
+from pathlib import Path
+from test_online import learner, stream
+torch.set_num_threads(1)
+x, _ = stream(8, 3000)
+online = learner({step!r})
+path = Path({path!r})
+if path.exists():
+    online.resume(path)
+print("ready", flush=True)
+while online.received < len(x):
+    online.partial_fit(x[online.received : online.received + 70])
+    online.save(path)
+    time.sleep({pause})
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["coupled", "model"])
+def test_a_killed_learner_goes_on_bit_by_bit(step: str, tmp_path: Path) -> None:
+    def script(name: str, pause: float) -> list[str]:
+        path = str(tmp_path / f"{name}.safetensors")
+        code = RUN.format(tests=str(Path(__file__).parent), step=step, path=path, pause=pause)
+        return [sys.executable, "-c", code]
+
+    subprocess.run(script("unbroken", 0.0), check=True, capture_output=True)
+    rng = np.random.default_rng(len(step))
+    kills = 0
+    for _ in range(3):
+        with subprocess.Popen(script("broken", 0.1), stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(rng.uniform(0.2, 0.9))
+            process.send_signal(signal.SIGKILL)
+            kills += process.wait() == -signal.SIGKILL
+    assert kills >= 2
+    subprocess.run(script("broken", 0.0), check=True, capture_output=True)
+    unbroken, broken = (
+        learner(step).resume(tmp_path / f"{name}.safetensors") for name in ("unbroken", "broken")
+    )
+    assert unbroken.received == broken.received == 3000
+    assert torch.equal(state(unbroken), state(broken))
+    assert list(unbroken.history) == list(broken.history)
+    assert torch.equal(unbroken.dictionary.A, broken.dictionary.A)

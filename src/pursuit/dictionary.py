@@ -8,6 +8,7 @@ minimises ``1/2 sum_i w_i ||y_i - s_i D||^2 + phi(D)``, which depends on the sam
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -143,12 +144,21 @@ class OnlineDictionary:
                 f"targets {tuple(y.shape)} and codes {tuple(s.shape)} do not fit a dictionary of "
                 f"shape {tuple(self.atoms.shape)}"
             )
-        kept = self.beta ** len(y)
-        usable = torch.isfinite(s).all(dim=1) & torch.isfinite(y).all(dim=1)
-        y, s = y[usable], s[usable]
-        self.A.mul_(kept).add_((s.T @ s).double().cpu())
-        self.B.mul_(kept).add_((s.T @ y).double().cpu())
+        squares, products = s.T @ s, s.T @ y
+        if not math.isfinite(float(squares.sum() + products.sum())):
+            usable = torch.isfinite(s).all(dim=1) & torch.isfinite(y).all(dim=1)
+            y, s = y[usable], s[usable]
+            squares, products = s.T @ s, s.T @ y
+        kept = self.beta ** len(targets)
+        self.A.mul_(kept).add_(squares.cpu())
+        self.B.mul_(kept).add_(products.cpu())
         self.weight = kept * self.weight + len(y)
+
+    def forget(self, kept: float = 0.0) -> None:
+        """Leave all samples so far only a part of their weight; the atoms stay."""
+        self.A.mul_(kept)
+        self.B.mul_(kept)
+        self.weight *= kept
 
     def renew(self, sweeps: int | None = None) -> None:
         """Lower the quadratic problem of the statistics.

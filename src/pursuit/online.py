@@ -8,9 +8,11 @@ not depend on how the stream was cut into calls.
 
 from __future__ import annotations
 
+import math
 import os
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +32,14 @@ __all__ = ["OnlineLearner", "Point"]
 RECENT, PAST = 5, 50
 #: how many chunks the history remembers
 REMEMBERED = 10_000
-#: chunks between two looks at the step constants, which cost an eigenvalue
+#: the stream has changed if the recent objective is off by so many standard deviations and at
+#: least by this part of itself; the first chunks, in which everything improves, do not count
+CHANGED, CHANGED_PART, YOUNG = 5.0, 0.05, 10
+#: the dictionary remembers this part of what has come since the stream changed, and at least so
+#: many samples an atom; what came before the change keeps this part of its weight
+SHARE, SAMPLES_AN_ATOM, KEPT = 0.25, 5, 0.01
+#: chunks between two looks at the step constants, which cost an eigenvalue; in the first chunks
+#: after a change, when the dictionary moves fast, they are renewed each time
 FOLLOW_EVERY = 10
 
 
@@ -52,10 +61,14 @@ class OnlineLearner:
     regime
         What it is trained for; by default `regimes.Unsupervised`.
     dictionary
-        What renews the dictionary: by default an `OnlineDictionary` for the encoder's model that
-        remembers 10 000 samples; "fixed" leaves the dictionary as it is.
+        What renews the dictionary: by default an `OnlineDictionary` for the encoder's model, whose
+        memory follows the stream; one that is given keeps its own beta; "fixed" leaves the
+        dictionary as it is.
     window
         How many of the last samples the encoder is trained on.
+    memory
+        How many samples the dictionary remembers at most. It remembers a quarter of what has
+        come since the stream last changed, and at least five samples an atom.
     chunk
         How many samples are taken at a time.
     batch_size
@@ -74,6 +87,9 @@ class OnlineLearner:
     drift
         The mean objective of the last few chunks over that of the last fifty: about 1 on
         stationary data, above it when the data leave what was learned.
+    changes
+        The numbers of the samples at which the objective left its past, up or down, by far more
+        than it varies; the last 10 000 of them.
     history
         A `Point` for each of the last 10 000 chunks; objectives are of new data, before
         anything was learned from them.
@@ -95,22 +111,24 @@ class OnlineLearner:
         dictionary: OnlineDictionary | str | None = None,
         *,
         window: int = 1000,
+        memory: int = 10_000,
         chunk: int = 100,
         batch_size: int = 256,
-        steps: int = 1,
+        steps: int = 10,
         rate: float = 0.5,
         seed: int = 0,
     ) -> None:
         if not isinstance(encoder, Encoder):
             raise TypeError(f"encoder must be an encoder, got {type(encoder).__name__}")
-        for name, value in (("window", window), ("chunk", chunk), ("steps", steps)):
+        numbers = {"window": window, "memory": memory, "chunk": chunk, "steps": steps}
+        for name, value in numbers.items():
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         self.encoder = encoder
         self.regime: Regime = as_regime(Unsupervised() if regime is None else regime)
         self.dictionary: OnlineDictionary | None
         if dictionary is None:
-            self.dictionary = OnlineDictionary.of(encoder.model, beta=1 - 1e-4)
+            self.dictionary = OnlineDictionary.of(encoder.model)
         elif isinstance(dictionary, OnlineDictionary):
             self.dictionary = dictionary
         elif dictionary == "fixed":
@@ -119,11 +137,14 @@ class OnlineLearner:
             raise ValueError(
                 f"dictionary must be an OnlineDictionary, 'fixed' or None, got {dictionary!r}"
             )
-        self.window, self.chunk, self.steps = window, chunk, steps
+        self._adaptive = dictionary is None
+        self.window, self.memory, self.chunk, self.steps = window, memory, chunk, steps
         self.batch_size, self.seed = min(batch_size, window), seed
         self.samples = 0
         self.history: deque[Point] = deque(maxlen=REMEMBERED)
+        self.changes: deque[int] = deque(maxlen=REMEMBERED)
         self._recent = self._past = float("nan")
+        self._level = _Level()
         self._seen = _Rows()
         self._waiting = _Rows()
         self._optimiser = torch.optim.Adam(
@@ -136,6 +157,14 @@ class OnlineLearner:
     @property
     def drift(self) -> float:
         return self._recent / self._past if self._past else 1.0
+
+    @property
+    def received(self) -> int:
+        """How many samples have come in, those that wait for their chunk included.
+
+        Whoever resumes a stream goes on behind them.
+        """
+        return self.samples + len(self._waiting)
 
     def partial_fit(self, x: Any, targets: Any = None) -> OnlineLearner:
         """Learn from new samples; what does not fill a chunk yet waits for the next call."""
@@ -160,18 +189,29 @@ class OnlineLearner:
             value = float(encoder.model.objective(batch.x, codes).mean())
             self._note(value, len(batch.x))
             if self.dictionary is not None:
+                if self._adaptive:
+                    self._remember(self.dictionary)
                 coefficients, left = encoder.model.regression(batch.x, codes)
                 self.dictionary.count(left, coefficients)
                 self.dictionary.revive(left, coefficients)
                 self.dictionary.renew()
                 for name, tensor in self.dictionary.dictionaries.items():
                     getattr(encoder, name).copy_(tensor)
-                if (self.samples // self.chunk) % FOLLOW_EVERY == 0:
+                if self._level.chunks < YOUNG or self._level.chunks % FOLLOW_EVERY == 0:
                     encoder.follow()
         self._seen.add(batch)
         self._seen.drop(len(self._seen) - self.window)
         for number in range(self.steps):
             self._step(number)
+
+    def _remember(self, dictionary: OnlineDictionary) -> None:
+        """Set how much the dictionary forgets: long memories are for streams that stay the same."""
+        since = self._level.chunks * self.chunk
+        if since == 0:
+            dictionary.forget(KEPT)
+        shortest = SAMPLES_AN_ATOM * len(dictionary.atoms)
+        remembered = max(min(max(SHARE * since, shortest), self.memory), 2)
+        dictionary.beta = 1 - 1 / remembered
 
     def _step(self, number: int) -> None:
         rng = np.random.default_rng([self.seed, self.samples, number])
@@ -194,6 +234,8 @@ class OnlineLearner:
         self._recent = _average(self._recent, value, min(RECENT, chunks))
         self._past = _average(self._past, value, min(PAST, chunks))
         self.history.append(Point(self.samples, value, self.drift))
+        if self._level.left(value):
+            self.changes.append(self.samples)
 
     # ---- files ------------------------------------------------------------------------
 
@@ -211,6 +253,8 @@ class OnlineLearner:
             "kind": "learner",
             "settings": self._settings(),
             "samples": self.samples,
+            "changes": list(self.changes),
+            "level": asdict(self._level),
             "recent": self._recent,
             "past": self._past,
             "regime": self.regime.state,
@@ -235,6 +279,8 @@ class OnlineLearner:
         points = tensors["history"].tolist()
         self.history = deque((Point(int(n), f, d) for n, f, d in points), maxlen=REMEMBERED)
         self.samples = info["samples"]
+        self.changes = deque(info["changes"], maxlen=REMEMBERED)
+        self._level = _Level(**info["level"])
         self._recent, self._past = info["recent"], info["past"]
         self.regime.state = info["regime"]
         self.encoder.regime = self.regime.name
@@ -243,6 +289,7 @@ class OnlineLearner:
     def _settings(self) -> dict[str, Any]:
         return {
             "window": self.window,
+            "memory": self.memory,
             "chunk": self.chunk,
             "steps": self.steps,
             "batch_size": self.batch_size,
@@ -250,6 +297,35 @@ class OnlineLearner:
             "regime": self.regime.name,
             "dictionary": self.dictionary is not None,
         }
+
+
+@dataclass
+class _Level:
+    """What the objective has been since the stream last changed, and how much it varies."""
+
+    chunks: int = 0
+    last: float = 0.0
+    recent: float = 0.0
+    mean: float = 0.0
+    variance: float = 0.0
+
+    def left(self, value: float) -> bool:
+        """Take in the objective of a chunk; whether the stream has changed."""
+        if not math.isfinite(value):
+            return False
+        self.chunks += 1
+        self.recent = _average(self.recent, value, min(RECENT, self.chunks))
+        off, usual = abs(self.recent - self.mean), math.sqrt(self.variance / RECENT)
+        if self.chunks > YOUNG and off > max(CHANGED * usual, CHANGED_PART * abs(self.mean)):
+            self.chunks = 0
+            return True
+        self.mean = _average(self.mean, value, min(PAST, self.chunks))
+        # from differences of neighbours, because a slow trend is no variation
+        square = (value - self.last) ** 2 / 2
+        if self.chunks > 1:
+            self.variance = _average(self.variance, square, min(PAST, self.chunks - 1))
+        self.last = value
+        return False
 
 
 class _Rows:

@@ -59,9 +59,13 @@ class _Kernel:
         self.lam = as_array(model.nonsmooth.value(torch.eye(size, dtype=torch.float64)))
         self.ridge = np.zeros(size) if model.curvature is None else as_array(model.curvature)
         self.atoms = as_array(model.dictionary)
-        self.exact_atoms = self.atoms.astype(np.float64)
-        self.gram = self.exact_atoms @ self.exact_atoms.T + np.diag(self.ridge)
-        self.grams = {np.dtype(t): self.gram.astype(t) for t in (np.float32, np.float64)}
+        exact = model.dictionary.detach().double()
+        self.exact_atoms = as_array(exact)
+        self.gram = as_array(exact @ exact.T)
+        np.einsum("ii->i", self.gram)[:] += self.ridge
+        self.grams = {
+            np.dtype(t): self.gram.astype(t, copy=False) for t in (np.float32, np.float64)
+        }
 
     def solve_tile(self, x: Array, rows: Rows, tile: slice) -> None:
         """Solve some rows; where single precision does not certify them, go on in double."""
