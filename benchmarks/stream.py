@@ -88,13 +88,15 @@ def draw(curves: Curves, title: str, path: str) -> None:
     figure = Figure(figsize=(8, 4), layout="constrained")
     axes = figure.add_subplot()
     lines = (
-        ("offline on the first texture", curves.first, "#D55E00"),
-        ("online", curves.online, "#0072B2"),
-        ("exact codes, the online dictionary", curves.exact, "#000000"),
+        ("offline on the first texture", curves.first, "#D55E00", "-"),
+        ("online", curves.online, "#0072B2", "-"),
+        ("exact codes, the online dictionary", curves.exact, "#000000", ":"),
     )
-    for label, values, colour in lines:
+    for label, values, colour, style in lines:
         smooth = torch.tensor(values).unfold(0, 5, 1).mean(dim=1).tolist()
-        axes.plot(curves.samples[4:], smooth, label=label, color=colour, linewidth=1.4)
+        axes.plot(
+            curves.samples[4:], smooth, label=label, color=colour, linestyle=style, linewidth=1.5
+        )
     for number, name in enumerate(textures.NAMES):
         axes.axvline(number * BLOCK, color="0.8", linewidth=0.8, zorder=0)
         axes.text((number + 0.5) * BLOCK, 1.0, name, ha="center", va="bottom",

@@ -45,6 +45,15 @@ def test_training_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert encoder.regime == "unsupervised"
 
 
+def test_stream_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks("docs/online.md")
+    namespace: dict[str, object] = {}
+    exec(code, namespace)
+    assert namespace["learner"].samples == 3000
+    assert (tmp_path / "learner.safetensors").is_file()
+
+
 def test_the_penalty_that_contributing_walks_through() -> None:
     namespace = dict(vars(penalties))
     exec(blocks("CONTRIBUTING.md")[0], namespace)

@@ -32,7 +32,9 @@ def learner(step: str = "coupled", **changes) -> pu.OnlineLearner:
     start = torch.nn.functional.normalize(
         torch.randn(24, 16, generator=torch.Generator().manual_seed(9))
     )
-    return pu.OnlineLearner(pu.ProximalEncoder(Lasso(start, 0.1), 4, step), **changes)
+    return pu.OnlineLearner(
+        pu.ProximalEncoder(Lasso(start, 0.1), 4, step), **{"steps": 2} | changes
+    )
 
 
 def state(online: pu.OnlineLearner) -> torch.Tensor:

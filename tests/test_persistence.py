@@ -186,7 +186,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     save_file({"a": torch.zeros(2)}, tmp_path / "foreign")
     with pytest.raises(ValueError, match="but not one of pursuit"):
         pu.load(tmp_path / "foreign")
-    with pytest.raises(TypeError, match="can be saved, got Tensor"):
+    with pytest.raises(TypeError, match="an EncoderBank is needed, got Tensor"):
         pu.save(tmp_path / "t", torch.zeros(2))
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from . import models as models
     from . import penalties as penalties
     from . import regimes as regimes
+    from . import runtime as runtime
     from .certificates import certify as certify
     from .certificates import certify_low_rank as certify_low_rank
     from .dictionary import OnlineDictionary as OnlineDictionary
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from .online import OnlineLearner as OnlineLearner
     from .persistence import load as load
     from .persistence import save as save
+    from .runtime.compiled import compile as compile
+    from .runtime.onnx import export_onnx as export_onnx
     from .solvers.nuclear import robust_pca as robust_pca
     from .solvers.solution import Solution as Solution
     from .solvers.solve import solve as solve
@@ -46,6 +49,8 @@ _NAMES = {
     "Solution": ".solvers.solution",
     "certify": ".certificates",
     "certify_low_rank": ".certificates",
+    "compile": ".runtime.compiled",
+    "export_onnx": ".runtime.onnx",
     "fit": ".training",
     "learn": ".dictionary",
     "load": ".persistence",
@@ -53,12 +58,12 @@ _NAMES = {
     "save": ".persistence",
     "solve": ".solvers.solve",
 }
-_MODULES = ("models", "penalties", "regimes")
+_MODULES = ("models", "penalties", "regimes", "runtime")
 
 __all__ = ["BlockCoordinateEncoder", "CoordinateEncoder", "EncoderBank", "History"]
 __all__ += ["OnlineDictionary", "OnlineLearner", "Parts", "ProximalEncoder", "Solution"]
-__all__ += ["certify", "certify_low_rank", "fit", "learn", "load"]
-__all__ += ["models", "penalties", "regimes", "robust_pca", "save", "solve"]
+__all__ += ["certify", "certify_low_rank", "compile", "export_onnx", "fit", "learn", "load"]
+__all__ += ["models", "penalties", "regimes", "robust_pca", "runtime", "save", "solve"]
 
 
 def __getattr__(name: str) -> Any:

@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,6 +40,21 @@ __all__ = [
     "TreeL2",
     "Zero",
 ]
+
+
+class Stage(NamedTuple):
+    """One stage of a shrinkage, as plain data: ``v_r <- v_r max(0, 1 - t_r/||v_r||)``.
+
+    Attributes
+    ----------
+    labels
+        The group r of each coefficient, -1 for those that the stage leaves alone.
+    weights
+        The weight of each group; the threshold of a step is ``step w_r``.
+    """
+
+    labels: list[int]
+    weights: list[float]
 
 
 class Penalty(ABC):
@@ -105,6 +120,17 @@ class Penalty(ABC):
         For a norm this is the dual norm; where z >= 0 only positive entries of u count.
         """
 
+    def stages(self, size: int) -> list[Stage]:
+        """The shrinkage as plain data, one stage for each of the `thresholds`, in their order.
+
+        The sign constraint (`nonnegative`) comes before all of them. Needed to run encoders
+        without torch; not defined for penalties whose shrinkage is of another kind.
+        """
+        raise TypeError(
+            f"{type(self).__name__} does not say its shrinkage in stages, which compiling needs; "
+            "define its method `stages`"
+        )
+
     @abstractmethod
     def blocks(self, size: int) -> list[list[int]]:
         """The coefficients that the penalty ties together, as disjoint blocks covering all."""
@@ -136,6 +162,9 @@ class Zero(Penalty):
 
     def gauge(self, u: Tensor) -> Tensor:
         return u.new_zeros(u.shape[:-1])
+
+    def stages(self, size: int) -> list[Stage]:
+        return []
 
     def blocks(self, size: int) -> list[list[int]]:
         return [[i] for i in range(size)]
@@ -205,6 +234,9 @@ class L1(Penalty):
     def gauge(self, u: Tensor) -> Tensor:
         magnitude = u.clamp_min(0) if self._nonnegative else u.abs()
         return _largest_ratio(magnitude, self.lam.to(u))
+
+    def stages(self, size: int) -> list[Stage]:
+        return [Stage(list(range(size)), self.lam.expand(size).tolist())]
 
     def blocks(self, size: int) -> list[list[int]]:
         return [[i] for i in range(size)]
@@ -303,6 +335,9 @@ class TreeL2(Penalty):
             upper = torch.where(feasible, middle, upper)
             lower = torch.where(feasible, lower, middle)
         return upper
+
+    def stages(self, size: int) -> list[Stage]:
+        return [level.stage(size) for level in self.levels]
 
     def blocks(self, size: int) -> list[list[int]]:
         covered: set[int] = set()
@@ -520,6 +555,17 @@ class Stacked(Penalty):
         parts = [p.gauge(part) for p, part in zip(self.penalties, self._split(u), strict=True)]
         return torch.stack(parts).amax(dim=0)
 
+    def stages(self, size: int) -> list[Stage]:
+        stages = []
+        first = 0
+        for penalty, own in zip(self.penalties, self.sizes, strict=True):
+            before, after = [-1] * first, [-1] * (size - first - own)
+            stages += [
+                Stage(before + labels + after, weights) for labels, weights in penalty.stages(own)
+            ]
+            first += own
+        return stages
+
     def blocks(self, size: int) -> list[list[int]]:
         blocks = []
         first = 0
@@ -586,6 +632,13 @@ class _Level:
                 f"group {number} refers to coefficient {self.reach - 1}, but there are only {size} "
                 f"coefficients (0 to {size - 1})"
             )
+
+    def stage(self, size: int) -> Stage:
+        labels = [-1] * size
+        for number, group in enumerate(self.groups):
+            for i in group:
+                labels[i] = number
+        return Stage(labels, self.weights.expand(len(self.groups)).tolist())
 
     def labels(self, like: Tensor) -> Tensor:
         """The group of each coefficient of `like`, len(groups) for those in none."""

@@ -1,38 +1,31 @@
 """Files: one safetensors file for a model, an encoder, a bank or a checkpoint. No pickle.
 
 The tensors are the state; what they mean stands beside them as JSON (format version, the kinds of
-model, penalty and encoder, their arguments, the regime, where the data came from). A checksum
-over both tells a damaged file from a whole one. Files are written whole or not at all.
+model, penalty and encoder, their arguments, the regime, where the data came from, and what
+running without torch needs to know). `files` writes and reads them.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as serialise
 from torch import Tensor, nn
 
-from . import models, penalties
+from . import files, models, penalties
 from .encoders.bank import EncoderBank
 from .encoders.block_coordinate import BlockCoordinateEncoder
 from .encoders.coordinate import CoordinateEncoder
 from .encoders.encoder import Encoder
 from .encoders.proximal import ProximalEncoder
+from .files import below, one_line
 from .models import SparseModel
 from .penalties import Penalty
 
-__all__ = ["below", "describe", "load", "read", "save", "write"]
+__all__ = ["below", "describe", "description", "load", "read", "save", "write"]
 
-#: raised by one when old programs could no longer read new files
-VERSION = 1
 #: deeper than this no description nests, and no encoder is
 DEEPEST, MOST_LAYERS = 20, 100_000
 
@@ -57,24 +50,21 @@ def save(
     provenance
         What it was trained on, in your words; it stands in the file, and `describe` shows it.
     """
-    if isinstance(obj, EncoderBank):
-        what: dict[str, Any] = {
-            "kind": "bank",
-            "shared": obj.shared,
-            "encoders": [_describe_encoder(encoder) for encoder in obj],
-        }
-        tensors = dict(obj.state_dict())
-    elif isinstance(obj, Encoder):
-        what = {"kind": "encoder", **_describe_encoder(obj)}
-        tensors = dict(obj.state_dict())
-    elif isinstance(obj, SparseModel):
-        what = {"kind": "model", "model": _describe_model(obj)}
-        tensors = obj.dictionaries
-    else:
-        raise TypeError(
-            f"a model, an encoder or an EncoderBank can be saved, got {type(obj).__name__}"
-        )
+    what, tensors = description(obj)
     write(path, tensors, {**what, "provenance": provenance})
+
+
+def description(obj: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What a file of a model, an encoder or a bank says, and the tensors it holds."""
+    if isinstance(obj, EncoderBank):
+        encoders = [_describe_encoder(encoder) for encoder in obj]
+        what = {"kind": "bank", "shared": obj.shared, "encoders": encoders}
+        return what, dict(obj.state_dict())
+    if isinstance(obj, Encoder):
+        return {"kind": "encoder", **_describe_encoder(obj)}, dict(obj.state_dict())
+    if isinstance(obj, SparseModel):
+        return {"kind": "model", "model": _describe_model(obj)}, dict(obj.dictionaries)
+    raise TypeError(f"a model, an encoder or an EncoderBank is needed, got {type(obj).__name__}")
 
 
 def load(path: str | os.PathLike[str]) -> Any:
@@ -101,7 +91,7 @@ def load(path: str | os.PathLike[str]) -> Any:
             case other:
                 raise ValueError(f"it holds {other!r}, which this version does not know")
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise ValueError(f"{path} cannot be loaded: {_one_line(error)}") from error
+        raise ValueError(f"{path} cannot be loaded: {one_line(error)}") from error
 
 
 def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -111,74 +101,20 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
     return {**info, "shapes": shapes}
 
 
-# ---- whole files ----------------------------------------------------------------------------
+# ---- tensors --------------------------------------------------------------------------------
 
 
 def write(
     path: str | os.PathLike[str], tensors: Mapping[str, Tensor], info: Mapping[str, Any]
 ) -> None:
     """Tensors and their description to one file, whole or not at all."""
-    whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    text = json.dumps({"format": "pursuit", "version": VERSION, **info})
-    content = serialise(whole, {"pursuit": text, "checksum": _checksum(text, whole)})
-    path = Path(path)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    files.write(path, {name: t.detach().cpu().numpy() for name, t in tensors.items()}, info)
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and their description, as they were written, or a ValueError."""
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"there is no file {path}")
-    try:
-        with safe_open(path, framework="pt") as file:
-            notes = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError, RuntimeError, OverflowError) as error:
-        raise ValueError(f"{path} is not a whole safetensors file: {_one_line(error)}") from error
-    text = notes.get("pursuit")
-    if text is None:
-        raise ValueError(f"{path} is a safetensors file, but not one of pursuit")
-    if notes.get("checksum") != _checksum(text, tensors):
-        raise ValueError(f"{path} is damaged: its content does not match its checksum")
-    info = json.loads(text)
-    if not isinstance(info, dict) or info.get("format") != "pursuit":
-        raise ValueError(f"{path} is a safetensors file, but not one of pursuit")
-    if info.get("version") != VERSION:
-        raise ValueError(
-            f"{path} has format version {info.get('version')}, this is version {VERSION}; "
-            "update pursuit to read it"
-        )
-    return tensors, info
-
-
-def below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors whose names begin with the prefix, without it."""
-    return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-
-
-def _checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
-    digest = hashlib.sha256(text.encode())
-    for name in sorted(tensors):
-        tensor = tensors[name].contiguous()
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    arrays, info = files.read(path)
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}, info
 
 
 # ---- descriptions ---------------------------------------------------------------------------
@@ -192,6 +128,7 @@ def _describe_encoder(encoder: Encoder) -> dict[str, Any]:
         "arguments": encoder.config,
         "model": _describe_model(encoder.model),
         "regime": encoder.regime,
+        "runtime": encoder.runtime,
     }
 
 
@@ -279,8 +216,3 @@ def _known(room: Any, name: Any, base: type) -> Any:
     if not (isinstance(kind, type) and issubclass(kind, base)):
         raise ValueError(f"{name!r} is not one of the {base.__name__} kinds that are known here")
     return kind
-
-
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 300 else text[:297] + "..."

@@ -85,6 +85,13 @@ class BlockCoordinateEncoder(Encoder):
     def config(self) -> dict[str, Any]:
         return {**super().config, "final": self._final}
 
+    @property
+    def runtime(self) -> dict[str, Any]:
+        return {**super().runtime, "blocks": self.labels.tolist()}
+
+    def _width(self, number: int) -> int | None:
+        return None if number < self.layers else self._template.code_size
+
     def _changed(self, number: int) -> int:
         return self._largest if number < self.layers else self._template.code_size
 

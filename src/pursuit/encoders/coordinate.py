@@ -103,6 +103,9 @@ class CoordinateEncoder(Encoder):
         own = {"coordinates": list(self._coordinates), "final": self._final}
         return {**super().config, **own}
 
+    def _width(self, number: int) -> int:
+        return self._changed(number)
+
     def _changed(self, number: int) -> int:
         return self._coordinates[number] if number < self.layers else self._template.code_size
 

@@ -186,6 +186,24 @@ class Encoder(nn.Module):
     def _identity_size(self) -> int:
         return self._template.features if self._template.identity else 0
 
+    @property
+    def runtime(self) -> dict[str, Any]:
+        """What the state does not say and running it without torch needs, as plain data."""
+        size, penalty = self._template.code_size, self._setting.penalty
+        signed = penalty.nonnegative(size)
+        return {
+            "dictionaries": list(self._template.dictionaries),
+            "identity": self._template.identity,
+            "nonnegative": [False] * size if signed is None else signed.tolist(),
+            "stages": [stage._asdict() for stage in penalty.stages(size)],
+            "widths": [self._width(number) for number in range(self._setting.depth)],
+            "blocks": None,
+        }
+
+    def _width(self, number: int) -> int | None:
+        """How many coefficients a layer takes over; None for one of the blocks."""
+        return self._template.code_size
+
     def extra_repr(self) -> str:
         arguments = (f"{name}={value!r}" for name, value in self.config.items())
         return ", ".join([repr(self._template), *arguments])

@@ -1,0 +1,107 @@
+"""Whole files: arrays and what they mean, in one safetensors file, without torch.
+
+The description stands beside the arrays as JSON. A checksum over both tells a damaged file from
+a whole one. Files are written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+__all__ = ["below", "read", "write", "write_whole"]
+
+Array = np.ndarray[Any, Any]
+T = TypeVar("T")
+
+#: raised by one when old programs could no longer read new files
+VERSION = 1
+
+
+def write(
+    path: str | os.PathLike[str], arrays: Mapping[str, Array], info: Mapping[str, Any]
+) -> None:
+    """Arrays and their description to one file, whole or not at all."""
+    from safetensors.numpy import save
+
+    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    # ascontiguousarray makes a vector of a number
+    whole = {name: array.reshape(arrays[name].shape) for name, array in whole.items()}
+    text = json.dumps({"format": "pursuit", "version": VERSION, **info})
+    write_whole(path, save(whole, {"pursuit": text, "checksum": _checksum(text, whole)}))
+
+
+def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
+    """Bytes to a file, whole or not at all: a file that is there is replaced in the end."""
+    path = Path(path)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o666 & ~_umask())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def read(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Arrays and their description, as they were written, or a ValueError."""
+    from safetensors import SafetensorError, safe_open
+
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    try:
+        with safe_open(path, framework="np") as file:
+            notes = file.metadata() or {}
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, TypeError, RuntimeError, OverflowError) as error:
+        raise ValueError(f"{path} is not a whole safetensors file: {one_line(error)}") from error
+    text = notes.get("pursuit")
+    if text is None:
+        raise ValueError(f"{path} is a safetensors file, but not one of pursuit")
+    if notes.get("checksum") != _checksum(text, arrays):
+        raise ValueError(f"{path} is damaged: its content does not match its checksum")
+    info = json.loads(text)
+    if not isinstance(info, dict) or info.get("format") != "pursuit":
+        raise ValueError(f"{path} is a safetensors file, but not one of pursuit")
+    if info.get("version") != VERSION:
+        raise ValueError(
+            f"{path} has format version {info.get('version')}, this is version {VERSION}; "
+            "update pursuit to read it"
+        )
+    return arrays, info
+
+
+def below(values: Mapping[str, T], prefix: str) -> dict[str, T]:
+    """The values whose names begin with the prefix, without it."""
+    return {n.removeprefix(prefix): v for n, v in values.items() if n.startswith(prefix)}
+
+
+def one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 300 else text[:297] + "..."
+
+
+def _checksum(text: str, arrays: Mapping[str, Array]) -> str:
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(arrays):
+        array = arrays[name]
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

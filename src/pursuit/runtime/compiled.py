@@ -1,0 +1,446 @@
+"""Compiled encoders: NumPy in, codes out, without torch."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ..files import below, read
+from .executors import EXECUTORS, TINY, Executor, Sparse
+from .program import Program, lower
+
+__all__ = ["Compiled", "CompiledBank", "Plan", "Stream", "compile", "load"]
+
+Array = np.ndarray[Any, Any]
+
+logger = logging.getLogger(__name__)
+
+#: rows on which sparsity is measured
+MEASURED = 256
+#: fewer rows than this are "a few", for which another executor may be quicker
+FEW = 16
+#: seconds of compilation after which it is announced
+PATIENCE = 1.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a program is run, and why.
+
+    Attributes
+    ----------
+    many, few
+        The executor for batches, and for a few signals at a time.
+    changes
+        How many coefficients each layer changes, measured or supposed.
+    measured
+        Whether they were measured.
+    estimates
+        About how many microseconds a signal takes in a batch, for each executor that fits.
+    misfits
+        What the program lacks for the others.
+    """
+
+    many: str
+    few: str
+    changes: tuple[float, ...]
+    measured: bool
+    estimates: dict[str, float]
+    misfits: dict[str, str]
+
+    def __str__(self) -> str:
+        known = "measured" if self.measured else "supposed"
+        changes = ", ".join(f"{value:.0f}" for value in self.changes)
+        lines = [
+            f"{self.many} for batches, {self.few} for fewer than {FEW} signals",
+            f"coefficients that the layers change ({known}): {changes}",
+        ]
+        lines += [f"{name}: about {us:.2g} us a signal" for name, us in self.estimates.items()]
+        lines += [f"{name}: not possible, needs {lack}" for name, lack in self.misfits.items()]
+        return "\n".join(lines)
+
+
+class Compiled:
+    """An encoder that runs without torch: call it on signals (n, m) to get codes (n, q), float32.
+
+    A signal that is not finite is refused with a ValueError, and so is the whole batch. Numbers
+    below 1e-30 count as zero.
+
+    Parameters
+    ----------
+    program
+        What is run.
+    sample
+        Signals like those to come, to measure how sparse the codes are; by default the first
+        batch with enough rows serves.
+    threads
+        How many tiles are worked on at the same time; by default as many as there are cores.
+    kernel
+        "auto", or the executor that must be taken: "dense", "sparse" or "fused".
+
+    Attributes
+    ----------
+    features, size
+        m and q.
+    info
+        What the file says about the encoder.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        sample: Any = None,
+        threads: int | None = None,
+        kernel: str = "auto",
+    ) -> None:
+        if threads is not None and threads < 1:
+            raise ValueError(f"threads must be at least 1, got {threads}")
+        if kernel != "auto" and kernel not in EXECUTORS:
+            known = ", ".join(map(repr, EXECUTORS))
+            raise ValueError(f"kernel must be 'auto' or one of {known}, got {kernel!r}")
+        self.program = program
+        self.threads = _cores() if threads is None else threads
+        self.features, self.size, self.info = program.features, program.size, program.info
+        self._kernel = kernel
+        self._executors: dict[str, Executor] = {}
+        self._ready: set[str] = set()
+        self.plan = self._planned(_supposed(program), measured=False)
+        if sample is not None:
+            self._measure(self._signals(sample))
+
+    def __repr__(self) -> str:
+        depth = len(self.program.layers)
+        return f"Compiled(features={self.features}, size={self.size}, layers={depth})"
+
+    def __call__(self, x: Any, out: Array | None = None) -> Array:
+        """The codes of signals (n, m) or of one signal (m,).
+
+        Parameters
+        ----------
+        x
+            An array, a memory map, or anything that NumPy makes an array of.
+        out
+            Room for the result, float32, shape (n, q); partly written if an error is raised.
+        """
+        signals = self._signals(x)
+        single = np.ndim(x) == 1
+        if not self.plan.measured and self._is_open and len(signals) >= FEW:
+            self._measure(signals)
+        shape = (len(signals), self.size)
+        if out is None:
+            codes = np.empty(shape, np.float32)
+        else:
+            codes = _room(out, (self.size,) if single else shape).reshape(shape)
+        self._encode(signals, codes)
+        return codes[0] if single and out is None else codes if out is None else out
+
+    def stream(self, most: int = 1024) -> Stream:
+        """A runner that reuses its memory, for frames or blocks of up to `most` signals."""
+        return Stream(self, most)
+
+    def decode(self, codes: Any) -> Array:
+        """The signals that codes (n, q) stand for, ``z D``, shape (n, m)."""
+        given = np.asarray(codes, np.float32)
+        if given.shape[-1:] != (self.size,):
+            raise ValueError(f"codes must have {self.size} columns, got shape {given.shape}")
+        atoms = self.program.dictionary
+        signals: Array = given[..., : len(atoms)] @ atoms
+        return signals if len(atoms) == self.size else signals + given[..., len(atoms) :]
+
+    # ---- how ---------------------------------------------------------------------------
+
+    def _signals(self, x: Any) -> Array:
+        signals = np.asarray(x)
+        if signals.ndim == 1:
+            signals = signals[None]
+        if signals.ndim != 2 or signals.shape[1] != self.features:
+            raise ValueError(
+                f"x must have shape (n, {self.features}) or ({self.features},), got {np.shape(x)}"
+            )
+        if signals.dtype.kind not in "fiu":
+            raise TypeError(f"x must hold real numbers, got {signals.dtype}")
+        return signals if signals.dtype.kind == "f" else signals.astype(np.float32)
+
+    def _encode(self, x: Array, codes: Array) -> None:
+        executor = self._executor(self.plan.many if len(x) >= FEW else self.plan.few)
+        length = min(executor.tile, max(1, -(-len(x) // self.threads)))
+        tiles = [slice(start, start + length) for start in range(0, len(x), length)]
+        count = min(self.threads, len(tiles))
+        if count == 0:
+            return
+        shares = [tiles[number::count] for number in range(count)]
+
+        def work(share: Sequence[slice]) -> None:
+            room = _Room(executor, length)
+            for tile in share:
+                room.run(x[tile], codes[tile], tile.start)
+
+        with _one_blas_thread() if len(x) >= FEW else nullcontext():
+            if count == 1:
+                work(shares[0])
+                return
+            with ThreadPoolExecutor(count) as pool:
+                for _ in pool.map(work, shares):
+                    pass
+
+    @property
+    def _is_open(self) -> bool:
+        """Whether what is measured could change the choice."""
+        return self._kernel == "auto" and len(self.plan.estimates) > 1
+
+    def _measure(self, x: Array) -> None:
+        """Choose anew, knowing how many coefficients the layers change."""
+        executor = self._executor("sparse")
+        assert isinstance(executor, Sparse)
+        rows = x[: MEASURED : max(1, min(len(x), MEASURED) // MEASURED)]
+        room = _Room(executor, len(rows))
+        room.run(rows, np.empty((len(rows), self.size), np.float32), 0)
+        self.plan = self._planned(executor.measured(), measured=True)
+
+    def _planned(self, changes: Sequence[float], measured: bool) -> Plan:
+        misfits, estimates, few = {}, {}, {}
+        for name, kind in EXECUTORS.items():
+            lack = kind.misfit(self.program)
+            if lack is not None:
+                misfits[name] = lack
+                continue
+            estimates[name] = kind.estimate(self.program, changes, rows=1024)
+            few[name] = kind.estimate(self.program, changes, rows=1)
+        if self._kernel in misfits:
+            raise ValueError(
+                f"kernel {self._kernel!r} cannot run this encoder: it needs {misfits[self._kernel]}"
+            )
+        chosen = self._kernel != "auto"
+        return Plan(
+            many=self._kernel if chosen else min(estimates, key=estimates.__getitem__),
+            few=self._kernel if chosen else min(few, key=few.__getitem__),
+            changes=tuple(changes),
+            measured=measured,
+            estimates=estimates,
+            misfits=misfits,
+        )
+
+    def _executor(self, name: str) -> Executor:
+        if name not in self._executors:
+            self._executors[name] = EXECUTORS[name](self.program)
+        executor = self._executors[name]
+        if name not in self._ready:
+            with _announced(f"compiling the {name} kernels (once on this machine)"):
+                zeros = np.zeros((1, self.features), np.float32)
+                room = _Room(executor, 1)
+                room.run(zeros, np.empty((1, self.size), np.float32), 0)
+            if isinstance(executor, Sparse):
+                executor.changes[:], executor.rows = 0, 0
+            self._ready.add(name)
+        return executor
+
+
+class Stream:
+    """Signals as they come, in blocks of any size, with the codes of the whole batch.
+
+    Its memory is taken once. The codes that a call returns are overwritten by the next call.
+
+    Parameters
+    ----------
+    compiled
+        What encodes.
+    most
+        The most signals of a block that are worked on at a time; longer ones are cut.
+    """
+
+    def __init__(self, compiled: Compiled, most: int = 1024) -> None:
+        if most < 1:
+            raise ValueError(f"most must be at least 1, got {most}")
+        self.compiled = compiled
+        self.frames = 0
+        self._codes = np.empty((most, compiled.size), np.float32)
+        self._rooms: dict[str, _Room] = {}
+
+    def __call__(self, x: Any, out: Array | None = None) -> Array:
+        """The codes of a block (n, m), or of one frame (m,); a view that is reused if no `out`."""
+        compiled = self.compiled
+        signals = compiled._signals(x)
+        n = len(signals)
+        if out is not None:
+            codes = _room(out, (compiled.size,) if np.ndim(x) == 1 else (n, compiled.size))
+        else:
+            if n > len(self._codes):
+                self._codes = np.empty((n, compiled.size), np.float32)
+            codes = self._codes[0] if np.ndim(x) == 1 else self._codes[:n]
+        rows = codes.reshape(n, compiled.size)
+        plan = compiled.plan
+        room = self._room_of(plan.many if n >= FEW else plan.few)
+        for start in range(0, n, room.rows):
+            tile = slice(start, start + room.rows)
+            room.run(signals[tile], rows[tile], self.frames + start)
+        self.frames += n
+        return codes if out is None else out
+
+    def _room_of(self, name: str) -> _Room:
+        if name not in self._rooms:
+            executor = self.compiled._executor(name)
+            self._rooms[name] = _Room(executor, min(executor.tile, len(self._codes)))
+        return self._rooms[name]
+
+
+class CompiledBank:
+    """One compiled encoder a class; calling it gives the codes of each."""
+
+    def __init__(self, encoders: Sequence[Compiled]) -> None:
+        self.encoders = tuple(encoders)
+
+    def __len__(self) -> int:
+        return len(self.encoders)
+
+    def __getitem__(self, number: int) -> Compiled:
+        return self.encoders[number]
+
+    def __call__(self, x: Any) -> list[Array]:
+        return [encoder(x) for encoder in self.encoders]
+
+    def errors(self, x: Any) -> Array:
+        """``||x - decode(codes)||^2`` of each encoder, shape (n, classes)."""
+        signals = np.asarray(x, np.float32)
+        left = [signals - encoder.decode(encoder(signals)) for encoder in self.encoders]
+        return np.stack([np.square(one).sum(axis=-1) for one in left], axis=-1)
+
+
+def compile(
+    encoder: Any, sample: Any = None, threads: int | None = None, kernel: str = "auto"
+) -> Compiled | CompiledBank:
+    """An encoder as it is now, to run on NumPy arrays at full speed, without gradients.
+
+    Parameters
+    ----------
+    encoder
+        An encoder, or an `EncoderBank`. What it learns later does not reach what was compiled.
+    sample, threads, kernel
+        See `Compiled`.
+
+    Returns
+    -------
+    Compiled
+        Called on signals (n, m) it gives codes (n, q), float32; `.plan` tells how it runs.
+
+    Examples
+    --------
+    >>> import torch, pursuit as pu
+    >>> encoder = pu.ProximalEncoder(pu.models.Lasso(torch.eye(2), lam=1.0), layers=3)
+    >>> pu.compile(encoder)([[3.0, -0.5]]).tolist()
+    [[2.0, 0.0]]
+    """
+    from ..persistence import description
+
+    info, tensors = description(encoder)
+    arrays = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
+    return _build(info, arrays, sample, threads, kernel)
+
+
+def load(
+    path: str | os.PathLike[str],
+    sample: Any = None,
+    threads: int | None = None,
+    kernel: str = "auto",
+) -> Compiled | CompiledBank:
+    """Read an encoder that `pursuit.save` has written, without torch; see `Compiled`."""
+    arrays, info = read(path)
+    try:
+        return _build(info, arrays, sample, threads, kernel)
+    except (KeyError, IndexError, TypeError) as error:
+        raise ValueError(f"{path} cannot be run: its description is incomplete") from error
+
+
+def _build(
+    info: Any, arrays: Any, sample: Any, threads: int | None, kernel: str
+) -> Compiled | CompiledBank:
+    kind = info.get("kind")
+    if kind == "encoder":
+        return Compiled(lower(info, arrays), sample, threads, kernel)
+    if kind == "bank":
+        programs = [
+            lower(own, below(arrays, f"encoders.{number}."))
+            for number, own in enumerate(info["encoders"])
+        ]
+        return CompiledBank([Compiled(p, sample, threads, kernel) for p in programs])
+    raise ValueError(f"only encoders and banks of them can be run, this is a {kind!r}")
+
+
+class _Room:
+    """An executor with its memory and room for prepared signals."""
+
+    def __init__(self, executor: Executor, rows: int) -> None:
+        self.executor, self.rows = executor, rows
+        self.signals = np.empty((rows, executor.program.features), np.float32)
+        self.memory = executor.room(rows)
+
+    def run(self, x: Array, codes: Array, first: int) -> None:
+        """Encode a tile; `first` is the number of its first row, for errors."""
+        from .dense_kernels import prepare
+
+        signals = self.signals[: len(x)]
+        if not prepare(x, np.float32(TINY), signals):
+            bad = np.flatnonzero(~np.isfinite(signals).all(axis=1))
+            if len(bad) > 0:
+                raise ValueError(
+                    f"x contains NaN or infinite values, first in row {first + bad[0]}; "
+                    "remove or replace them"
+                )
+        self.executor.run(signals, codes, self.memory)
+
+
+def _supposed(program: Program) -> list[float]:
+    """How many coefficients layers change, before anything was measured."""
+    return [layer.width if 0 < layer.width < program.size else program.size / 6
+            for layer in program.layers]  # fmt: skip
+
+
+def _room(out: Array, shape: tuple[int, ...]) -> Array:
+    if not isinstance(out, np.ndarray) or out.dtype != np.float32 or out.shape != shape:
+        given = f"{out.dtype} of shape {out.shape}" if isinstance(out, np.ndarray) else type(out)
+        raise ValueError(f"out must be a float32 array of shape {shape}, got {given}")
+    if not out.flags.c_contiguous:
+        raise ValueError("out must be contiguous")
+    return out
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@cache
+def _blas() -> Callable[[], Any]:
+    """What keeps BLAS to the calling thread, if threadpoolctl is there to tell it."""
+    try:
+        from threadpoolctl import ThreadpoolController
+    except ImportError:
+        return nullcontext
+    controller = ThreadpoolController().select(user_api="blas")
+    return lambda: controller.limit(limits=1)
+
+
+def _one_blas_thread() -> Any:
+    """Tiles are shared out among threads here; BLAS must not start threads of its own."""
+    return _blas()()
+
+
+@contextmanager
+def _announced(message: str) -> Iterator[None]:
+    """Log a message if what happens inside takes long."""
+    timer = threading.Timer(PATIENCE, logger.warning, [message])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -1,0 +1,360 @@
+"""Executors: three ways to run a program, each with the room it needs.
+
+`Dense` multiplies tiles of signals by matrices (BLAS) and does everything else in one compiled pass
+between two products. `Sparse` works on one signal at a time and pays only for the coefficients
+that change; it is the only one for layers that take over a part of the code. `Fused` runs the
+layers of two-block models frame by frame.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .program import Layer, Program
+
+__all__ = ["EXECUTORS", "Dense", "Executor", "Fused", "Sparse"]
+
+Array = np.ndarray[Any, Any]
+
+#: signals closer to zero than this count as zero: their products would be denormal numbers, which
+#: slow a processor down a hundredfold
+TINY = 1e-30
+#: numbers of a code matrix that one tile of dense layers holds, so that five of them stay in cache
+TILE_NUMBERS = 3 * 2**14
+#: rows of a tile of the others
+TILE_ROWS = 256
+#: what a processor does in a microsecond on one core, for estimates: multiplications in a product
+#: of matrices and in rows of G; numbers that a layer passes over in a tile and in a single vector
+PRODUCTS, ROWS, TILED, SINGLE = 55e3, 9e3, 5e3, 1.1e3
+
+
+class Executor(ABC):
+    """Runs a program on tiles of rows.
+
+    Parameters
+    ----------
+    program
+        What is run.
+    """
+
+    name: str
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.soft = np.stack([layer.soft for layer in program.layers])
+        self.mix = np.array([layer.mix for layer in program.layers], np.float32)
+        ones = np.ones(program.size, np.float32)
+        self.units = ones if program.units is None else program.units
+
+    @classmethod
+    @abstractmethod
+    def misfit(cls, program: Program) -> str | None:
+        """What a program lacks to be run like this, None if nothing."""
+
+    @classmethod
+    @abstractmethod
+    def estimate(cls, program: Program, changes: Sequence[float], rows: int) -> float:
+        """About how many microseconds a row takes, if layers change so many coefficients."""
+
+    @property
+    @abstractmethod
+    def tile(self) -> int:
+        """The most rows of a tile."""
+
+    @abstractmethod
+    def room(self, rows: int) -> Any:
+        """The memory that tiles of up to so many rows need."""
+
+    @abstractmethod
+    def run(self, x: Array, codes: Array, room: Any) -> None:
+        """Encode a tile of prepared signals."""
+
+
+class Dense(Executor):
+    """Tiles over BLAS; through G or through the residual, whichever takes fewer products.
+
+    With ``r = c2/c1`` the layers that go through G are
+    ``v = e x W' + (z + r z') (a1 I - c1 G') + (a2 - a1 r) z'``.
+    """
+
+    name = "dense"
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self.residual = _prefers_residual(program)
+        weights = [layer.weight for layer in program.layers] if self.residual else program.weights()
+        shared = _Shared()
+        self.weights = [shared.of(weight, np.transpose) for weight in weights]
+        if self.residual:
+            decay = program.layers[0].decay
+            self.decay = np.zeros(program.size, np.float32) if decay is None else decay
+            return
+        self.products: list[Array] = []
+        self.ratios: list[float] = []
+        self.lags: list[float] = []
+        grams = program.grams()
+        for layer, gram in zip(program.layers, grams, strict=True):
+            a1, a2, c1, c2, _ = layer.mix
+            # without a product with z the scalars cannot be multiplied into it
+            ratio = c2 / c1 if c1 != 0 else 0.0
+            matrix = a1 * np.eye(program.size) - c1 * gram.T.astype(np.float64)
+            self.products.append(np.ascontiguousarray(matrix, np.float32))
+            self.ratios.append(ratio)
+            self.lags.append(a2 - a1 * ratio)
+        if not program.momentum:
+            # tied layers without scalars of their own share one matrix
+            seen: dict[bytes, Array] = {}
+            self.products = [seen.setdefault(m.tobytes(), m) for m in self.products]
+
+    @classmethod
+    def misfit(cls, program: Program) -> str | None:
+        if program.partial:
+            return "layers that take over the whole code"
+        if any(layer.mix[2] == 0 and layer.mix[3] != 0 for layer in program.layers[1:]):
+            return "a product with z wherever there is one with z'"
+        if program.identity:
+            return "no identity block"
+        return None
+
+    @classmethod
+    def estimate(cls, program: Program, changes: Sequence[float], rows: int) -> float:
+        q, m, depth = program.size, program.features, len(program.layers)
+        product = min(q * q, 2 * q * m) if _prefers_residual(program) else q * q
+        passes = (depth * (1.5 if program.momentum else 1.0)) * q / TILED
+        arithmetic = (q * m + (depth - 1) * product) / PRODUCTS
+        # few rows do not fill the processor, and each call costs
+        return (arithmetic + passes) * (1 + 8 / rows) + 3 * depth / rows
+
+    @property
+    def tile(self) -> int:
+        return max(16, min(768, TILE_NUMBERS // self.program.size))
+
+    def room(self, rows: int) -> tuple[Array, ...]:
+        q, m = self.program.size, self.program.features
+        numbers = [q, q, q, q, q] + ([m, m] if self.residual else [])
+        return tuple(np.empty((rows, width), np.float32) for width in numbers)
+
+    def run(self, x: Array, codes: Array, room: tuple[Array, ...]) -> None:
+        from .dense_kernels import finished
+
+        part = tuple(array[: len(x)] for array in room)
+        z = self._through_residual(x, part) if self.residual else self._through_gram(x, part)
+        finished(z, self.units, codes)
+
+    def _through_gram(self, x: Array, room: tuple[Array, ...]) -> Array:
+        from . import dense_kernels as kernels
+
+        program, layers = self.program, self.program.layers
+        signal, v, z, previous, point = room
+        np.matmul(x, self.weights[0], out=signal)
+        kernels.first(signal, layers[0].mix[4], layers[0].soft, program.negative, z)
+        self._groups(z, layers[0])
+        previous.fill(0)
+        at = z
+        for t in range(1, len(layers)):
+            layer = layers[t]
+            if self.weights[t] is not self.weights[t - 1]:
+                np.matmul(x, self.weights[t], out=signal)
+            np.matmul(at, self.products[t], out=v)
+            e, soft, negative = layer.mix[4], layer.soft, program.negative
+            if not program.momentum:
+                kernels.plain(v, signal, e, soft, negative, z)
+                self._groups(z, layer)
+                continue
+            ratio = self.ratios[t + 1] if t + 1 < len(layers) else 0.0
+            lag = self.lags[t]
+            kernels.two_step(v, signal, e, lag, soft, negative, previous, z, ratio, point)
+            z, previous, at = previous, z, point
+            if layer.groups:
+                self._groups(z, layer)
+                kernels.mixed_point(z, 1.0, previous, ratio, point)
+        return z
+
+    def _through_residual(self, x: Array, room: tuple[Array, ...]) -> Array:
+        from . import dense_kernels as kernels
+
+        program, layers = self.program, self.program.layers
+        _, v, z, previous, point, decoded, residual = room
+        np.matmul(x, self.weights[0], out=v)
+        kernels.first(v, layers[0].mix[4], layers[0].soft, program.negative, z)
+        self._groups(z, layers[0])
+        previous.fill(0)
+        if len(layers) > 1:
+            kernels.mixed_point(z, layers[1].mix[2], previous, layers[1].mix[3], point)
+        for t in range(1, len(layers)):
+            layer = layers[t]
+            assert layer.atoms is not None
+            a1, a2, _, _, e = layer.mix
+            c1, c2 = layers[t + 1].mix[2:4] if t + 1 < len(layers) else (0.0, 0.0)
+            np.matmul(point, layer.atoms, out=decoded)
+            kernels.residual(x, e, decoded, residual)
+            np.matmul(residual, self.weights[t], out=v)
+            kernels.two_step_residual(
+                v, a1, a2, self.decay, layer.soft, program.negative, previous, z, c1, c2, point
+            )
+            z, previous = previous, z
+            if layer.groups:
+                self._groups(z, layer)
+                kernels.mixed_point(z, c1, previous, c2, point)
+        return z
+
+    def _groups(self, z: Array, layer: Layer) -> None:
+        if layer.groups:
+            from .dense_kernels import shrink_groups
+
+            for labels, thresholds in zip(self.program.labels, layer.groups, strict=True):
+                shrink_groups(z, labels, thresholds)
+
+
+class Sparse(Executor):
+    """One signal at a time, rows of G only for the coefficients that change."""
+
+    name = "sparse"
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        depth = len(program.layers)
+        weights, self.signal_of = _stacked(program.weights())
+        self.weights = [np.ascontiguousarray(weight.T) for weight in weights]
+        grams, self.gram_of = _stacked(program.grams())
+        self.grams = np.ascontiguousarray(grams.transpose(0, 2, 1))
+        self.labels = np.array(program.labels, np.int64).reshape(-1, program.size)
+        largest = max((len(own) for own in program.layers[0].groups), default=0)
+        self.groups = np.zeros((len(self.labels), depth, largest), np.float32)
+        for t, layer in enumerate(program.layers):
+            for level, thresholds in enumerate(layer.groups):
+                self.groups[level, t, : len(thresholds)] = thresholds
+        self.widths = np.array([layer.width for layer in program.layers])
+        none = np.zeros(program.size, np.int64)
+        self.blocks = none if program.blocks is None else program.blocks
+        self.changes = np.zeros(depth, np.int64)
+        self.rows = 0
+
+    @classmethod
+    def misfit(cls, program: Program) -> str | None:
+        return None
+
+    @classmethod
+    def estimate(cls, program: Program, changes: Sequence[float], rows: int) -> float:
+        q, m, depth = program.size, program.features, len(program.layers)
+        products = q * m / (PRODUCTS if rows >= 16 else ROWS)
+        searched = sum(layer.width != q for layer in program.layers)
+        passes = (depth + 0.7 * searched) * q / SINGLE
+        return products + passes + sum(changes[:-1]) * q / ROWS + 4 / rows
+
+    @property
+    def tile(self) -> int:
+        return TILE_ROWS
+
+    def room(self, rows: int) -> tuple[Array, ...]:
+        q = self.program.size
+        return (
+            np.empty((len(self.weights), rows, q), np.float32),
+            np.empty((7, q), np.float32),
+            np.empty(q + 4, np.int64),
+        )
+
+    def run(self, x: Array, codes: Array, room: tuple[Array, ...]) -> None:
+        from .sparse_kernels import encode
+
+        signals, vectors, chosen = room[0][:, : len(x)], room[1], room[2]
+        for weight, signal in zip(self.weights, signals, strict=True):
+            np.matmul(x, weight, out=signal)
+        program = self.program
+        encode(
+            signals, self.signal_of, self.grams, self.gram_of, self.mix, self.soft,
+            program.negative, self.labels, self.groups, self.widths, self.blocks,
+            program.constants, self.units, codes, self.changes, vectors, chosen,
+        )  # fmt: skip
+        self.rows += len(x)
+
+    def measured(self) -> list[float]:
+        """How many coefficients each layer has changed, on average over all rows so far."""
+        return [float(count) / max(self.rows, 1) for count in self.changes]
+
+
+class Fused(Executor):
+    """Two-block layers, frame by frame, everything in the cache."""
+
+    name = "fused"
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        layers = program.layers
+        self.weights, self.weight_of = _stacked([layer.weight for layer in layers])
+        self.atoms, self.atoms_of = _stacked([_given(layer.atoms) for layer in layers])
+        self.steps, self.step_of = _stacked([_given(layer.outlier_step) for layer in layers])
+        decay = layers[0].decay
+        self.decay = np.zeros(program.size, np.float32) if decay is None else decay
+
+    @classmethod
+    def misfit(cls, program: Program) -> str | None:
+        if not program.identity:
+            return "an identity block"
+        if program.partial:
+            return "layers that take over the whole code"
+        if program.labels:
+            return "a penalty that is a sum over single coefficients"
+        return None
+
+    @classmethod
+    def estimate(cls, program: Program, changes: Sequence[float], rows: int) -> float:
+        q, depth = program.size - program.features, len(program.layers)
+        return depth * (2 * q * program.features / (2 * ROWS) + program.size / SINGLE) / 2
+
+    @property
+    def tile(self) -> int:
+        return TILE_ROWS
+
+    def room(self, rows: int) -> Array:
+        return np.empty((5, self.program.size), np.float32)
+
+    def run(self, x: Array, codes: Array, room: Array) -> None:
+        from .fused_kernels import encode
+
+        encode(
+            x, self.weights, self.weight_of, self.atoms, self.atoms_of, self.steps, self.step_of,
+            self.decay, self.mix, self.soft, self.program.negative, self.units, codes, room,
+        )  # fmt: skip
+
+
+#: in the order in which they are thought of
+EXECUTORS: dict[str, type[Executor]] = {kind.name: kind for kind in (Fused, Dense, Sparse)}
+
+
+class _Shared:
+    """Makes one array of another, once for each."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, tuple[Array, Array]] = {}
+
+    def of(self, array: Array, change: Any) -> Array:
+        if id(array) not in self.known:
+            self.known[id(array)] = array, np.ascontiguousarray(change(array))
+        return self.known[id(array)][1]
+
+
+def _prefers_residual(program: Program) -> bool:
+    """Whether going through the residual takes fewer products than G."""
+    given = all(layer.atoms is not None for layer in program.layers)
+    return given and 2 * program.features < program.size
+
+
+def _stacked(arrays: Sequence[Array]) -> tuple[Array, Array]:
+    """The distinct arrays as one, and the number of each in it."""
+    numbers: dict[int, int] = {}
+    distinct: list[Array] = []
+    for array in arrays:
+        if id(array) not in numbers:
+            numbers[id(array)] = len(distinct)
+            distinct.append(array)
+    return np.stack(distinct), np.array([numbers[id(array)] for array in arrays])
+
+
+def _given(array: Array | None) -> Array:
+    assert array is not None
+    return array
