@@ -40,10 +40,7 @@ format: $(INSTALLED) ## put the code into shape
 	$(BIN)/ruff format .
 
 bench: $(BENCH_INSTALLED) ## install the peers and measure against them
-	$(BIN)/python benchmarks/lasso.py
-	$(BIN)/python benchmarks/robust.py
-	$(BIN)/python benchmarks/untrained.py
-	$(BIN)/python benchmarks/eager.py
+	$(BIN)/pursuit bench
 
 clean: ## remove caches and build products, but keep .venv
 	rm -rf build dist pursuit-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

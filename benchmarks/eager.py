@@ -1,4 +1,4 @@
-"""Eager speed of dense layers, as a part of a square matrix product's rate at equal flops.
+"""Speed of dense layers, eager and compiled, as a part of a square matrix product's rate.
 
     python benchmarks/eager.py [--signals 100000] [--rounds 5]
 
@@ -6,7 +6,7 @@ A matrix product of 2048 x 2048 stands for what the machine can do; an encoder s
 element-wise work. One thread, float32, gradients off, 64 features, 7 layers. The values of the
 weights do not matter for the time; the scalars are moved off their start, where some terms
 vanish. "textbook" is the paper's encoder written down naively: the whole batch at once,
-sign(b) relu(|b| - t).
+sign(b) relu(|b| - t). Compiled encoders are made to run their dense kernels.
 """
 
 from __future__ import annotations
@@ -52,6 +52,12 @@ def measure(atoms: int, count: int, rounds: int) -> None:
             encoder.step.mixing.data.add_(0.01 * torch.randn(shape, generator=generator))
     runs = {name: lambda encoder=encoder: encoder(x) for name, encoder in encoders.items()}
     runs["textbook"] = lambda: textbook(paper, x)
+    counted = [*encoders.values(), paper]
+    array = x.numpy()
+    for name, encoder in list(encoders.items())[:3]:  # those whose layers are dense
+        compiled = pu.compile(encoder, threads=1, kernel="dense")
+        runs[f"{name}, compiled"] = lambda compiled=compiled: compiled(array)
+        counted.append(encoder)
     # each has a square product of its own right before it, since the machine's clock wanders
     pairs = [
         (Contender("square product", lambda: square @ square, 2048), Contender(name, run, count))
@@ -60,7 +66,7 @@ def measure(atoms: int, count: int, rounds: int) -> None:
     with threads(1), torch.no_grad():
         compete([contender for pair in pairs for contender in pair], rounds)
     rows = []
-    for pair, encoder in zip(pairs, [*encoders.values(), paper], strict=True):
+    for pair, encoder in zip(pairs, counted, strict=True):
         work = (2048**3, count * encoder.multiplications)
         rates = [torch.tensor(c.seconds).reciprocal() * w for c, w in zip(pair, work, strict=True)]
         parts = (rates[1] / rates[0]).quantile(torch.tensor([0.25, 0.5, 0.75])).tolist()

@@ -54,6 +54,19 @@ def test_stream_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert (tmp_path / "learner.safetensors").is_file()
 
 
+def test_runtime_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks("docs/runtime.md")
+    namespace: dict[str, object] = {}
+    exec(code, namespace)
+    x, codes = namespace["x"], namespace["codes"]
+    with torch.no_grad():
+        expected = namespace["encoder"](torch.from_numpy(x))
+    torch.testing.assert_close(torch.from_numpy(codes), expected, rtol=1e-4, atol=1e-5)
+    assert (namespace["again"](x) == codes).all()
+    assert (tmp_path / "encoder.onnx").is_file()
+
+
 def test_the_penalty_that_contributing_walks_through() -> None:
     namespace = dict(vars(penalties))
     exec(blocks("CONTRIBUTING.md")[0], namespace)

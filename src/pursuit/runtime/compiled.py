@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -279,9 +279,10 @@ class Stream:
         rows = codes.reshape(n, compiled.size)
         plan = compiled.plan
         room = self._room_of(plan.many if n >= FEW else plan.few)
-        for start in range(0, n, room.rows):
-            tile = slice(start, start + room.rows)
-            room.run(signals[tile], rows[tile], self.frames + start)
+        with _one_blas_thread() if n >= FEW else nullcontext():
+            for start in range(0, n, room.rows):
+                tile = slice(start, start + room.rows)
+                room.run(signals[tile], rows[tile], self.frames + start)
         self.frames += n
         return codes if out is None else out
 
@@ -419,19 +420,28 @@ def _cores() -> int:
 
 
 @cache
-def _blas() -> Callable[[], Any]:
-    """What keeps BLAS to the calling thread, if threadpoolctl is there to tell it."""
+def _blas() -> list[Any]:
+    """The BLAS libraries whose threads can be told; none without threadpoolctl."""
     try:
         from threadpoolctl import ThreadpoolController
     except ImportError:
-        return nullcontext
-    controller = ThreadpoolController().select(user_api="blas")
-    return lambda: controller.limit(limits=1)
+        return []
+    return list(ThreadpoolController().select(user_api="blas").lib_controllers)
 
 
-def _one_blas_thread() -> Any:
+@contextmanager
+def _one_blas_thread() -> Iterator[None]:
     """Tiles are shared out among threads here; BLAS must not start threads of its own."""
-    return _blas()()
+    before = [(library, library.num_threads) for library in _blas()]
+    for library, count in before:
+        if count != 1:
+            library.set_num_threads(1)
+    try:
+        yield
+    finally:
+        for library, count in before:
+            if count != 1:
+                library.set_num_threads(count)
 
 
 @contextmanager

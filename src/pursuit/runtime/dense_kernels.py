@@ -1,4 +1,8 @@
-"""Compiled element-wise parts of dense layers: one pass between two matrix products."""
+"""Compiled element-wise parts of dense layers: one pass over a tile between two matrix products.
+
+A row is gone through in several short loops, while it is in the first-level cache: in loops with
+many arrays the compiler gives up proving that they do not overlap, and does one number at a time.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +15,18 @@ Array = np.ndarray[Any, Any]
 
 _FAST = {"reassoc", "contract", "arcp", "nsz"}
 _compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath=_FAST)
+_inlined = njit(cache=True, nogil=True, error_model="numpy", fastmath=_FAST, inline="always")
 
 
 @_compiled
 def prepare(x: Array, tiny: Any, out: Array) -> Any:
     """Copy signals as float32, with numbers below `tiny` as zeros; whether all are finite."""
-    doubt = 0.0
+    doubt = np.float32(0)
     for row in range(len(x)):
         for i in range(x.shape[1]):
             value = np.float32(x[row, i])
             out[row, i] = np.float32(0) if abs(value) < tiny else value  # NaN stays NaN
-        for i in range(x.shape[1]):
-            doubt += abs(out[row, i])
+            doubt += abs(value)
     return np.isfinite(doubt)
 
 
@@ -36,14 +40,22 @@ def first(signal: Array, e: Any, soft: Array, negative: Array, z: Array) -> None
             z[row, i] = max(v - soft[i], zero) + negative[i] * min(v + soft[i], zero)
 
 
+@_inlined
+def _shrink(v: Array, soft: Array, negative: Array) -> None:
+    """Soft thresholds of a row, in place."""
+    zero = np.float32(0)
+    for i in range(len(v)):
+        v[i] = max(v[i] - soft[i], zero) + negative[i] * min(v[i] + soft[i], zero)
+
+
 @_compiled
 def plain(v: Array, signal: Array, e: Any, soft: Array, negative: Array, z: Array) -> None:
     """``z = shrink(v + e x W')``."""
-    zero, e = np.float32(0), np.float32(e)
+    e = np.float32(e)
     for row in range(len(z)):
         for i in range(z.shape[1]):
-            value = v[row, i] + e * signal[row, i]
-            z[row, i] = max(value - soft[i], zero) + negative[i] * min(value + soft[i], zero)
+            z[row, i] = v[row, i] + e * signal[row, i]
+        _shrink(z[row], soft, negative)
 
 
 @_compiled
@@ -63,13 +75,35 @@ def two_step(
 
     previous holds z' and receives z_new; z is the code before the layer.
     """
-    zero, e, d, ratio = np.float32(0), np.float32(e), np.float32(d), np.float32(ratio)
+    e, d, ratio = np.float32(e), np.float32(d), np.float32(ratio)
     for row in range(len(z)):
         for i in range(z.shape[1]):
-            value = v[row, i] + e * signal[row, i] + d * previous[row, i]
-            new = max(value - soft[i], zero) + negative[i] * min(value + soft[i], zero)
-            previous[row, i] = new
-            point[row, i] = new + ratio * z[row, i]
+            previous[row, i] = v[row, i] + e * signal[row, i] + d * previous[row, i]
+        _shrink(previous[row], soft, negative)
+        for i in range(z.shape[1]):
+            point[row, i] = previous[row, i] + ratio * z[row, i]
+
+
+@_compiled
+def last(
+    v: Array,
+    signal: Array,
+    e: Any,
+    d: Any,
+    soft: Array,
+    negative: Array,
+    previous: Array,
+    units: Array,
+    codes: Array,
+) -> None:
+    """``codes = units shrink(v + e x W' + d z')``, the last layer."""
+    e, d = np.float32(e), np.float32(d)
+    for row in range(len(codes)):
+        for i in range(codes.shape[1]):
+            codes[row, i] = v[row, i] + e * signal[row, i] + d * previous[row, i]
+        _shrink(codes[row], soft, negative)
+        for i in range(codes.shape[1]):
+            codes[row, i] *= units[i]
 
 
 @_compiled
@@ -99,14 +133,15 @@ def two_step_residual(
 
     point holds p and receives the next one, ``c1 z_new + c2 z``.
     """
-    zero = np.float32(0)
     a1, a2, c1, c2 = np.float32(a1), np.float32(a2), np.float32(c1), np.float32(c2)
     for row in range(len(z)):
         for i in range(z.shape[1]):
-            value = v[row, i] + a1 * z[row, i] + a2 * previous[row, i] - decay[i] * point[row, i]
-            new = max(value - soft[i], zero) + negative[i] * min(value + soft[i], zero)
-            previous[row, i] = new
-            point[row, i] = c1 * new + c2 * z[row, i]
+            previous[row, i] = v[row, i] + a1 * z[row, i] + a2 * previous[row, i]
+        for i in range(z.shape[1]):
+            previous[row, i] -= decay[i] * point[row, i]
+        _shrink(previous[row], soft, negative)
+        for i in range(z.shape[1]):
+            point[row, i] = c1 * previous[row, i] + c2 * z[row, i]
 
 
 @_compiled

@@ -29,7 +29,9 @@ TILE_NUMBERS = 3 * 2**14
 TILE_ROWS = 256
 #: what a processor does in a microsecond on one core, for estimates: multiplications in a product
 #: of matrices and in rows of G; numbers that a layer passes over in a tile and in a single vector
-PRODUCTS, ROWS, TILED, SINGLE = 55e3, 9e3, 5e3, 1.1e3
+PRODUCTS, ROWS, TILED, SINGLE = 45e3, 9e3, 5e3, 1.1e3
+#: microseconds that a layer over a single vector takes besides
+CALLS = 0.08
 
 
 class Executor(ABC):
@@ -142,10 +144,12 @@ class Dense(Executor):
         from .dense_kernels import finished
 
         part = tuple(array[: len(x)] for array in room)
-        z = self._through_residual(x, part) if self.residual else self._through_gram(x, part)
-        finished(z, self.units, codes)
+        if self.residual:
+            finished(self._through_residual(x, part), self.units, codes)
+        else:
+            self._through_gram(x, part, codes)
 
-    def _through_gram(self, x: Array, room: tuple[Array, ...]) -> Array:
+    def _through_gram(self, x: Array, room: tuple[Array, ...], codes: Array) -> None:
         from . import dense_kernels as kernels
 
         program, layers = self.program, self.program.layers
@@ -161,18 +165,21 @@ class Dense(Executor):
                 np.matmul(x, self.weights[t], out=signal)
             np.matmul(at, self.products[t], out=v)
             e, soft, negative = layer.mix[4], layer.soft, program.negative
+            lag = self.lags[t]
+            if t + 1 == len(layers) and not layer.groups:
+                kernels.last(v, signal, e, lag, soft, negative, previous, self.units, codes)
+                return
             if not program.momentum:
                 kernels.plain(v, signal, e, soft, negative, z)
                 self._groups(z, layer)
                 continue
             ratio = self.ratios[t + 1] if t + 1 < len(layers) else 0.0
-            lag = self.lags[t]
             kernels.two_step(v, signal, e, lag, soft, negative, previous, z, ratio, point)
             z, previous, at = previous, z, point
             if layer.groups:
                 self._groups(z, layer)
                 kernels.mixed_point(z, 1.0, previous, ratio, point)
-        return z
+        kernels.finished(z, self.units, codes)
 
     def _through_residual(self, x: Array, room: tuple[Array, ...]) -> Array:
         from . import dense_kernels as kernels
@@ -244,7 +251,7 @@ class Sparse(Executor):
         products = q * m / (PRODUCTS if rows >= 16 else ROWS)
         searched = sum(layer.width != q for layer in program.layers)
         passes = (depth + 0.7 * searched) * q / SINGLE
-        return products + passes + sum(changes[:-1]) * q / ROWS + 4 / rows
+        return products + passes + CALLS * depth + sum(changes[:-1]) * q / ROWS + 4 / rows
 
     @property
     def tile(self) -> int:
@@ -254,8 +261,8 @@ class Sparse(Executor):
         q = self.program.size
         return (
             np.empty((len(self.weights), rows, q), np.float32),
-            np.empty((7, q), np.float32),
-            np.empty(q + 4, np.int64),
+            np.empty((7, q + 16), np.float32),
+            np.empty(q + 16, np.int64),
         )
 
     def run(self, x: Array, codes: Array, room: tuple[Array, ...]) -> None:

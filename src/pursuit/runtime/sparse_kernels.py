@@ -60,12 +60,12 @@ def encode(
     changes
         Counts, for each layer, how many coefficients changed in all rows, (T,).
     vectors, chosen
-        Room for the vectors of a row, (7, q), and for the numbers of coefficients, (q + 4,).
+        Room for the vectors of a row, (7, q + 16), and for numbers of coefficients, (q + 16,).
     """
     n, q = codes.shape
     depth = len(mix)
-    z, previous, candidate = vectors[0], vectors[1], vectors[2]
-    u, u_previous, sizes, norms = vectors[3], vectors[4], vectors[5], vectors[6]
+    z, previous, candidate = vectors[0, :q], vectors[1, :q], vectors[2, :q]
+    u, u_previous, sizes, norms = vectors[3, :q], vectors[4, :q], vectors[5], vectors[6]
     bits = sizes.view(np.int32)
     for row in range(n):
         for i in range(q):
@@ -111,19 +111,21 @@ def _candidate(
     negative: Array,
     candidate: Array,
 ) -> None:
-    """``shrink(a1 z + a2 z' + e x W' - c1 u - c2 u')`` but for the groups."""
+    """``shrink(a1 z + a2 z' + e x W' - c1 u - c2 u')`` but for the groups.
+
+    In loops with few arrays each: with many, the compiler gives up proving that they do not
+    overlap, and does one number at a time.
+    """
     a1, a2, c1, c2, e = mix[0], mix[1], mix[2], mix[3], mix[4]
     zero = np.float32(0)
-    if a2 == 0 and c2 == 0:
+    for i in range(len(z)):
+        candidate[i] = a1 * z[i] + e * signal[i] - c1 * u[i]
+    if a2 != 0 or c2 != 0:
         for i in range(len(z)):
-            v = a1 * z[i] + e * signal[i] - c1 * u[i]
-            above, below = max(v - soft[i], zero), min(v + soft[i], zero)
-            candidate[i] = above + negative[i] * below
-    else:
-        for i in range(len(z)):
-            v = a1 * z[i] + a2 * previous[i] + e * signal[i] - c1 * u[i] - c2 * u_previous[i]
-            above, below = max(v - soft[i], zero), min(v + soft[i], zero)
-            candidate[i] = above + negative[i] * below
+            candidate[i] += a2 * previous[i] - c2 * u_previous[i]
+    for i in range(len(z)):
+        v = candidate[i]
+        candidate[i] = max(v - soft[i], zero) + negative[i] * min(v + soft[i], zero)
 
 
 @_compiled
@@ -156,44 +158,63 @@ def _changed(candidate: Array, z: Array, chosen: Array) -> int:
 def _largest(
     candidate: Array, z: Array, width: int, sizes: Array, bits: Array, chosen: Array
 ) -> int:
-    """The numbers of the coefficients that would change most; how many there are.
-
-    The bound that just `width` changes exceed is found by bisection on the bits of the numbers,
-    which for positive floats are in their order: counting is what processors do at full width.
-    """
-    q = len(z)
-    high = np.int32(0)
-    for i in range(q):
-        sizes[i] = abs(candidate[i] - z[i])
-    for i in range(q):
-        high = max(high, bits[i])
-    low = np.int32(-1)  # more than `width` exceed low, at most so many exceed high
-    bound = max(high - np.int32(2 << 23), np.int32(0))  # a quarter of the largest
-    above = 0
-    for i in range(q):
-        above += bits[i] > bound
-    while above != width:
-        if above > width:
-            low = bound
-        else:
-            high = bound
-        if high - low <= 1:
-            bound = high
-            break
-        bound = low + (high - low) // np.int32(2)
-        above = 0
-        for i in range(q):
-            above += bits[i] > bound
+    """The numbers of the coefficients that would change most; how many there are."""
     count = 0
-    for i in range(q):
+    for i in range(len(z)):
+        size = abs(candidate[i] - z[i])
         chosen[count] = i
-        count += bits[i] > bound
-    if count < width and bound > 0:  # those that are just as large, in their order
-        for i in range(q):
-            if bits[i] == bound and count < width:
-                chosen[count] = i
-                count += 1
-    return count
+        sizes[count] = size
+        count += size > 0
+    if count <= width:
+        return count
+    padded = (count + 15) // 16 * 16  # a whole number of vectors
+    for k in range(count, padded):
+        sizes[k] = np.float32(0)
+    bound, ties = _bound(bits[:padded], count, width)
+    kept = 0
+    for k in range(count):
+        taken = bits[k] > bound
+        if ties > 0 and bits[k] == bound:
+            taken = True
+            ties -= 1
+        chosen[kept] = chosen[k]
+        kept += taken
+    return kept
+
+
+@_compiled
+def _bound(bits: Array, count: int, width: int) -> tuple[Any, int]:
+    """What just `width` of the numbers exceed; and how many equal to it are wanted too.
+
+    `count` of them are positive. The bits of such floats are in the order of the floats, and
+    roughly their logarithms. Numbers above a bound are counted at the processor's full width, and
+    the bound is moved to where a straight line through the counts would have it.
+    """
+    high = np.int32(0)
+    for k in range(len(bits)):
+        high = max(high, bits[k])
+    low, above_low, above_high = np.int32(0), count, 0  # more than `width` exceed low
+    bound = max(high - np.int32(1 << 24), np.int32(1))  # a quarter of the largest
+    tries = 0
+    while high - low > 1:
+        above = 0
+        for k in range(len(bits)):
+            above += bits[k] > bound
+        if above == width:
+            return bound, 0
+        if above > width:
+            low, above_low = bound, above
+        else:
+            high, above_high = bound, above
+        tries += 1
+        if low == 0:
+            bound = max(high - np.int32(1 << 24), np.int32(1))
+        elif tries % 4 == 0:  # so that it ends, whatever the numbers are
+            bound = low + (high - low) // 2
+        else:
+            part = (above_low - width + 0.5) / (above_low - above_high + 1)
+            bound = low + max(np.int32(1), np.int32((high - low) * part))
+    return high, width - above_high
 
 
 @_compiled
