@@ -361,7 +361,8 @@ def main() -> None:
     CONSOLE.print(machine())
     for name in arguments.names or FRONTS:
         for workers in arguments.threads:
-            front = FRONTS[name](workers)
+            with threads(1):  # the same dictionary whatever the threads, to find kept encoders
+                front = FRONTS[name](workers)
             results = judge(front, arguments.rounds)
             title = f"{name}, {workers} thread{'s' * (workers > 1)}"
             rows = [

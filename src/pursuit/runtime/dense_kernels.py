@@ -51,11 +51,11 @@ def _shrink(v: Array, soft: Array, negative: Array) -> None:
 @_compiled
 def plain(v: Array, signal: Array, e: Any, soft: Array, negative: Array, z: Array) -> None:
     """``z = shrink(v + e x W')``."""
-    e = np.float32(e)
+    zero, e = np.float32(0), np.float32(e)
     for row in range(len(z)):
         for i in range(z.shape[1]):
-            z[row, i] = v[row, i] + e * signal[row, i]
-        _shrink(z[row], soft, negative)
+            value = v[row, i] + e * signal[row, i]
+            z[row, i] = max(value - soft[i], zero) + negative[i] * min(value + soft[i], zero)
 
 
 @_compiled
@@ -93,17 +93,14 @@ def last(
     soft: Array,
     negative: Array,
     previous: Array,
-    units: Array,
     codes: Array,
 ) -> None:
-    """``codes = units shrink(v + e x W' + d z')``, the last layer."""
-    e, d = np.float32(e), np.float32(d)
+    """``codes = shrink(v + e x W' + d z')``, the last layer."""
+    zero, e, d = np.float32(0), np.float32(e), np.float32(d)
     for row in range(len(codes)):
         for i in range(codes.shape[1]):
-            codes[row, i] = v[row, i] + e * signal[row, i] + d * previous[row, i]
-        _shrink(codes[row], soft, negative)
-        for i in range(codes.shape[1]):
-            codes[row, i] *= units[i]
+            value = v[row, i] + e * signal[row, i] + d * previous[row, i]
+            codes[row, i] = max(value - soft[i], zero) + negative[i] * min(value + soft[i], zero)
 
 
 @_compiled
@@ -173,7 +170,7 @@ def shrink_groups(z: Array, labels: Array, thresholds: Array) -> None:
 
 @_compiled
 def finished(z: Array, units: Array, codes: Array) -> None:
-    """``codes = z units``."""
+    """``codes = z units``; z may be the codes themselves."""
     for row in range(len(z)):
         for i in range(z.shape[1]):
             codes[row, i] = z[row, i] * units[i]

@@ -23,8 +23,8 @@ Array = np.ndarray[Any, Any]
 #: signals closer to zero than this count as zero: their products would be denormal numbers, which
 #: slow a processor down a hundredfold
 TINY = 1e-30
-#: numbers of a code matrix that one tile of dense layers holds, so that five of them stay in cache
-TILE_NUMBERS = 3 * 2**14
+#: numbers of a code matrix that one tile of dense layers holds: enough rows for the products
+TILE_NUMBERS = 3 * 2**16
 #: rows of a tile of the others
 TILE_ROWS = 256
 #: what a processor does in a microsecond on one core, for estimates: multiplications in a product
@@ -167,7 +167,12 @@ class Dense(Executor):
             e, soft, negative = layer.mix[4], layer.soft, program.negative
             lag = self.lags[t]
             if t + 1 == len(layers) and not layer.groups:
-                kernels.last(v, signal, e, lag, soft, negative, previous, self.units, codes)
+                if program.momentum:
+                    kernels.last(v, signal, e, lag, soft, negative, previous, codes)
+                else:
+                    kernels.plain(v, signal, e, soft, negative, codes)
+                if program.units is not None:
+                    kernels.finished(codes, self.units, codes)
                 return
             if not program.momentum:
                 kernels.plain(v, signal, e, soft, negative, z)
