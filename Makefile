@@ -21,7 +21,7 @@ help: ## list the targets
 install: $(INSTALLED) ## set up .venv with all that demo and test need
 
 demo: $(INSTALLED) ## run the demonstration
-	$(BIN)/python examples/demo.py
+	$(BIN)/pursuit demo
 
 test: lint types tests ## lint, types and tests: what must pass before a change lands
 

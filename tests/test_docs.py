@@ -67,6 +67,15 @@ def test_runtime_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert (tmp_path / "encoder.onnx").is_file()
 
 
+def test_estimator_example() -> None:
+    (code,) = blocks("docs/estimators.md")
+    namespace: dict[str, object] = {}
+    exec(code, namespace)
+    x, y, parts = (namespace[name] for name in ("X", "y", "parts"))
+    assert namespace["classifier"].score(x, y) > 0.7
+    assert parts.low_rank.shape == parts.outliers.shape == x.shape
+
+
 def test_the_penalty_that_contributing_walks_through() -> None:
     namespace = dict(vars(penalties))
     exec(blocks("CONTRIBUTING.md")[0], namespace)

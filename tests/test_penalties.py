@@ -6,8 +6,20 @@ import pytest
 import torch
 from torch import Tensor
 
+import pursuit as pu
 from families import LEAVES, PAIRS, PENALTIES, SIZE, reference_prox
-from pursuit.penalties import L1, Elastic, GroupL2, NonNegative, Penalty, Ridge, Stacked, TreeL2
+from pursuit.penalties import (
+    L1,
+    Elastic,
+    GroupL2,
+    NonNegative,
+    Penalty,
+    Ridge,
+    Stacked,
+    Stage,
+    TreeL2,
+    plain_stages,
+)
 
 
 @pytest.fixture(params=PENALTIES)
@@ -188,3 +200,43 @@ def test_a_wrong_structure_is_named_in_one_sentence(make, sentence: str) -> None
 def test_a_weight_that_is_no_number_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="lam must be a tensor or an array of numbers, got str"):
         L1("auto")
+
+
+def test_an_inherited_shrinkage_is_not_taken_for_a_new_one() -> None:
+    """A class with a shrinkage of its own must say its stages, or nothing runs it without torch."""
+
+    class Cost(NonNegative):
+        def shrink(self, v, thresholds):
+            return v.clamp_min(0.1)
+
+    class Forgetful(L1):
+        def stages(self, size):
+            return []
+
+    encoder = pu.ProximalEncoder(pu.models.SparseModel(torch.eye(3), Cost()), 2)
+    with pytest.raises(TypeError, match="Cost has a shrinkage of its own, but the stages of"):
+        pu.compile(encoder)
+    with pytest.raises(TypeError, match="Forgetful has 0 stages, but 1 thresholds"):
+        plain_stages(Forgetful(0.1), 3)
+
+
+def test_a_penalty_of_ones_own_is_compiled_by_its_stages() -> None:
+    class Double(L1):
+        def shrink(self, v, thresholds):
+            return super().shrink(super().shrink(v, thresholds), thresholds)
+
+        def thresholds(self, step):
+            return tuple(t / 2 for t in super().thresholds(step))
+
+        def stages(self, size):
+            return [Stage(list(range(size)), [0.3] * size)]
+
+    class Wrong(Double):
+        def stages(self, size):
+            return [Stage(list(range(size)), [0.6] * size)]
+
+    x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
+    for kind, right in ((Double, True), (Wrong, False)):
+        encoder = pu.ProximalEncoder(pu.models.SparseModel(torch.eye(3), kind(0.3)), 2, "model")
+        same = torch.allclose(torch.from_numpy(pu.compile(encoder)(x)), encoder(x), atol=1e-5)
+        assert same == right

@@ -262,10 +262,13 @@ def test_any_array_will_do(lasso: Compiled, tmp_path: Path) -> None:
     codes = lasso(x)
     np.save(tmp_path / "x.npy", x)
     for given in (
-        x.astype(np.float64), x.tolist(), torch.from_numpy(x), np.asfortranarray(x),
-        np.repeat(x, 2, axis=0)[::2], np.load(tmp_path / "x.npy", mmap_mode="r"),
+        x.astype(np.float64), x.astype(">f4"), x.astype(np.longdouble), x.tolist(),
+        torch.from_numpy(x), np.asfortranarray(x), np.repeat(x, 2, axis=0)[::2],
+        np.load(tmp_path / "x.npy", mmap_mode="r"),
     ):  # fmt: skip
         np.testing.assert_allclose(lasso(given), codes, rtol=1e-6, atol=1e-7)
+    half = x.astype(np.float16)
+    np.testing.assert_allclose(lasso(half), lasso(half.astype(np.float32)), rtol=1e-6)
     assert lasso(x[:0]).shape == (0, lasso.size)
     assert lasso(x[0]).shape == (lasso.size,)
     out = np.empty_like(codes)
@@ -350,6 +353,21 @@ def test_the_plan_explains_itself() -> None:
     counts = [float((iterates[0] != 0).sum(dim=1).float().mean())]
     counts += [float((b != a).sum(dim=1).float().mean()) for a, b in pairwise(iterates)]
     assert compiled.plan.changes == pytest.approx(counts, rel=0.02)
+
+
+def test_a_silent_start_does_not_decide_the_plan() -> None:
+    generator = torch.Generator().manual_seed(0)
+    atoms = torch.nn.functional.normalize(torch.randn(256, 64, generator=generator))
+    encoder = pu.ProximalEncoder(pu.models.Lasso(atoms, 0.5), 7)
+    x = torch.randn(5000, 64, generator=generator).numpy()
+    loud, late = pu.compile(encoder), pu.compile(encoder)
+    loud(x)
+    x[:256] = 0
+    stream = late.stream()
+    late(x)
+    assert late.plan.many == loud.plan.many
+    assert late.plan.changes == pytest.approx(loud.plan.changes, rel=0.2)
+    assert not stream.plan.measured  # it goes on as it began
 
 
 def test_a_kernel_that_does_not_fit_is_refused() -> None:

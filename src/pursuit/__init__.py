@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import models as models
     from . import penalties as penalties
+    from . import plots as plots
     from . import regimes as regimes
     from . import runtime as runtime
     from .certificates import certify as certify
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
     from .encoders.block_coordinate import BlockCoordinateEncoder as BlockCoordinateEncoder
     from .encoders.coordinate import CoordinateEncoder as CoordinateEncoder
     from .encoders.proximal import ProximalEncoder as ProximalEncoder
+    from .estimators import NMF as NMF
+    from .estimators import PursuitClassifier as PursuitClassifier
+    from .estimators import RobustNMF as RobustNMF
+    from .estimators import RobustPCA as RobustPCA
+    from .estimators import SparseCoding as SparseCoding
     from .models import Parts as Parts
     from .online import OnlineLearner as OnlineLearner
     from .persistence import load as load
@@ -38,6 +44,7 @@ __version__ = "0.1.0"
 
 #: each public name and the module that it comes from
 _NAMES = {
+    "NMF": ".estimators",
     "BlockCoordinateEncoder": ".encoders.block_coordinate",
     "CoordinateEncoder": ".encoders.coordinate",
     "EncoderBank": ".encoders.bank",
@@ -46,7 +53,11 @@ _NAMES = {
     "OnlineLearner": ".online",
     "Parts": ".models",
     "ProximalEncoder": ".encoders.proximal",
+    "PursuitClassifier": ".estimators",
+    "RobustNMF": ".estimators",
+    "RobustPCA": ".estimators",
     "Solution": ".solvers.solution",
+    "SparseCoding": ".estimators",
     "certify": ".certificates",
     "certify_low_rank": ".certificates",
     "compile": ".runtime.compiled",
@@ -58,12 +69,13 @@ _NAMES = {
     "save": ".persistence",
     "solve": ".solvers.solve",
 }
-_MODULES = ("models", "penalties", "regimes", "runtime")
+_MODULES = ("models", "penalties", "plots", "regimes", "runtime")
 
-__all__ = ["BlockCoordinateEncoder", "CoordinateEncoder", "EncoderBank", "History"]
-__all__ += ["OnlineDictionary", "OnlineLearner", "Parts", "ProximalEncoder", "Solution"]
+__all__ = ["NMF", "BlockCoordinateEncoder", "CoordinateEncoder", "EncoderBank", "History"]
+__all__ += ["OnlineDictionary", "OnlineLearner", "Parts", "ProximalEncoder", "PursuitClassifier"]
+__all__ += ["RobustNMF", "RobustPCA", "Solution", "SparseCoding"]
 __all__ += ["certify", "certify_low_rank", "compile", "export_onnx", "fit", "learn", "load"]
-__all__ += ["models", "penalties", "regimes", "robust_pca", "runtime", "save", "solve"]
+__all__ += ["models", "penalties", "plots", "regimes", "robust_pca", "runtime", "save", "solve"]
 
 
 def __getattr__(name: str) -> Any:

@@ -174,11 +174,38 @@ class Zero(Penalty):
         return {}
 
 
+def plain_stages(penalty: Penalty, size: int) -> list[Stage]:
+    """The stages of a penalty, or a TypeError if they may not be those of its shrinkage.
+
+    A class that has a shrinkage of its own must say its stages too: those that it inherits belong
+    to another shrinkage.
+    """
+    owners = [
+        next(kind for kind in type(penalty).__mro__ if name in vars(kind))
+        for name in ("shrink", "stages")
+    ]
+    if not issubclass(owners[1], owners[0]):
+        raise TypeError(
+            f"{owners[0].__name__} has a shrinkage of its own, but the stages of "
+            f"{owners[1].__name__}; define its method `stages` to run encoders without torch"
+        )
+    stages = penalty.stages(size)
+    if len(stages) != len(penalty.thresholds(1.0)):
+        raise TypeError(
+            f"{type(penalty).__name__} has {len(stages)} stages, but "
+            f"{len(penalty.thresholds(1.0))} thresholds; its method `stages` must give one for each"
+        )
+    return stages
+
+
 class NonNegative(Zero):
     """``psi(z) = 0 if z >= 0 else inf``; shrinkage ``max(v, 0)``; C = {u <= 0}."""
 
     def shrink(self, v: Tensor, thresholds: tuple[Tensor, ...]) -> Tensor:
         return v.clamp_min(0)
+
+    def stages(self, size: int) -> list[Stage]:
+        return []
 
     def nonnegative(self, size: int, device: torch.device | None = None) -> Tensor | None:
         return torch.ones(size, dtype=torch.bool, device=device)
@@ -561,7 +588,8 @@ class Stacked(Penalty):
         for penalty, own in zip(self.penalties, self.sizes, strict=True):
             before, after = [-1] * first, [-1] * (size - first - own)
             stages += [
-                Stage(before + labels + after, weights) for labels, weights in penalty.stages(own)
+                Stage(before + labels + after, weights)
+                for labels, weights in plain_stages(penalty, own)
             ]
             first += own
         return stages

@@ -54,14 +54,17 @@ def save(
     write(path, tensors, {**what, "provenance": provenance})
 
 
-def description(obj: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What a file of a model, an encoder or a bank says, and the tensors it holds."""
+def description(obj: Any, named: bool = True) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What a file of a model, an encoder or a bank says, and the tensors it holds.
+
+    Without `named` the model of an encoder is left out; it may then be of any class.
+    """
     if isinstance(obj, EncoderBank):
-        encoders = [_describe_encoder(encoder) for encoder in obj]
+        encoders = [_describe_encoder(encoder, named) for encoder in obj]
         what = {"kind": "bank", "shared": obj.shared, "encoders": encoders}
         return what, dict(obj.state_dict())
     if isinstance(obj, Encoder):
-        return {"kind": "encoder", **_describe_encoder(obj)}, dict(obj.state_dict())
+        return {"kind": "encoder", **_describe_encoder(obj, named)}, dict(obj.state_dict())
     if isinstance(obj, SparseModel):
         return {"kind": "model", "model": _describe_model(obj)}, dict(obj.dictionaries)
     raise TypeError(f"a model, an encoder or an EncoderBank is needed, got {type(obj).__name__}")
@@ -120,13 +123,13 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
 # ---- descriptions ---------------------------------------------------------------------------
 
 
-def _describe_encoder(encoder: Encoder) -> dict[str, Any]:
+def _describe_encoder(encoder: Encoder, named: bool = True) -> dict[str, Any]:
     if type(encoder).__name__ not in ENCODERS:
         raise TypeError(f"{type(encoder).__name__} is not one of the encoders that can be saved")
     return {
         "type": type(encoder).__name__,
         "arguments": encoder.config,
-        "model": _describe_model(encoder.model),
+        "model": _describe_model(encoder.model) if named else None,
         "regime": encoder.regime,
         "runtime": encoder.runtime,
     }

@@ -13,8 +13,12 @@ import typer
 
 from .. import __version__
 from .bench import Bench, bench
+from .demo import demo
+from .encode import decode, encode
 from .errors import Commands
 from .export import export
+from .fit import fit
+from .inspect import inspect
 
 __all__ = ["app", "main"]
 
@@ -49,6 +53,11 @@ def pursuit(
         typer.echo(context.get_help())
 
 
+app.command()(demo)
+app.command()(fit)
+app.command()(encode)
+app.command()(decode)
+app.command()(inspect)
 app.command()(export)
 app.command(cls=Bench)(bench)
 

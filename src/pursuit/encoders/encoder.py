@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from .._checks import dtype_name, is_eager, require_choice, require_device, require_width
 from ..models import SparseModel, require_model
+from ..penalties import plain_stages
 from .forms import Layer
 from .steps import STEPS, Model, Quadratic, Setting, Step
 
@@ -195,7 +196,7 @@ class Encoder(nn.Module):
             "dictionaries": list(self._template.dictionaries),
             "identity": self._template.identity,
             "nonnegative": [False] * size if signed is None else signed.tolist(),
-            "stages": [stage._asdict() for stage in penalty.stages(size)],
+            "stages": [stage._asdict() for stage in plain_stages(penalty, size)],
             "widths": [self._width(number) for number in range(self._setting.depth)],
             "blocks": None,
         }

@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 MEASURED = 256
 #: fewer rows than this are "a few", for which another executor may be quicker
 FEW = 16
+#: what the kernels read as it stands
+NATIVE = (np.dtype(np.float32), np.dtype(np.float64))
 #: seconds of compilation after which it is announced
 PATIENCE = 1.0
 
@@ -168,7 +170,8 @@ class Compiled:
             )
         if signals.dtype.kind not in "fiu":
             raise TypeError(f"x must hold real numbers, got {signals.dtype}")
-        return signals if signals.dtype.kind == "f" else signals.astype(np.float32)
+        # the kernels read native single and double precision; all else is converted at once
+        return signals if signals.dtype in NATIVE else signals.astype(np.float32)
 
     def _encode(self, x: Array, codes: Array) -> None:
         executor = self._executor(self.plan.many if len(x) >= FEW else self.plan.few)
@@ -201,7 +204,7 @@ class Compiled:
         """Choose anew, knowing how many coefficients the layers change."""
         executor = self._executor("sparse")
         assert isinstance(executor, Sparse)
-        rows = x[: MEASURED : max(1, min(len(x), MEASURED) // MEASURED)]
+        rows = x[:: -(-len(x) // MEASURED)]  # from all of them: a stream may begin with silence
         room = _Room(executor, len(rows))
         room.run(rows, np.empty((len(rows), self.size), np.float32), 0)
         self.plan = self._planned(executor.measured(), measured=True)
@@ -247,7 +250,8 @@ class Compiled:
 class Stream:
     """Signals as they come, in blocks of any size, with the codes of the whole batch.
 
-    Its memory is taken once. The codes that a call returns are overwritten by the next call.
+    Its memory is taken once, and its plan is that of the moment. The codes that a call returns are
+    overwritten by the next call.
 
     Parameters
     ----------
@@ -261,6 +265,7 @@ class Stream:
         if most < 1:
             raise ValueError(f"most must be at least 1, got {most}")
         self.compiled = compiled
+        self.plan = compiled.plan  # kept, so that the kernel does not change on the way
         self.frames = 0
         self._codes = np.empty((most, compiled.size), np.float32)
         self._rooms: dict[str, _Room] = {}
@@ -277,8 +282,7 @@ class Stream:
                 self._codes = np.empty((n, compiled.size), np.float32)
             codes = self._codes[0] if np.ndim(x) == 1 else self._codes[:n]
         rows = codes.reshape(n, compiled.size)
-        plan = compiled.plan
-        room = self._room_of(plan.many if n >= FEW else plan.few)
+        room = self._room_of(self.plan.many if n >= FEW else self.plan.few)
         with _one_blas_thread() if n >= FEW else nullcontext():
             for start in range(0, n, room.rows):
                 tile = slice(start, start + room.rows)
@@ -341,7 +345,7 @@ def compile(
     """
     from ..persistence import description
 
-    info, tensors = description(encoder)
+    info, tensors = description(encoder, named=False)
     arrays = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
     return _build(info, arrays, sample, threads, kernel)
 
@@ -388,6 +392,7 @@ class _Room:
         from .dense_kernels import prepare
 
         signals = self.signals[: len(x)]
+        x = np.ascontiguousarray(x)  # one layout, so that one kernel serves all
         if not prepare(x, np.float32(TINY), signals):
             bad = np.flatnonzero(~np.isfinite(signals).all(axis=1))
             if len(bad) > 0:

@@ -1,0 +1,567 @@
+"""Figures, one look: atoms, fronts, histories, decompositions, pictures side by side.
+
+Every function returns a `matplotlib.figure.Figure` of its own and writes it where `path` says.
+Neither matplotlib's settings nor pyplot are touched; in a notebook, ``%matplotlib inline`` shows
+what is returned. Colours can be told apart by colour-blind readers (Okabe and Ito), and curves
+differ in their markers too. Models and estimators know nothing of this module.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from ._checks import require_choice
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from .online import OnlineLearner, Point
+    from .training import History
+
+__all__ = ["atoms", "compare", "decomposition", "front", "history"]
+
+Array = np.ndarray[Any, Any]
+Shape = tuple[int, int] | Literal[False] | None
+Where = str | os.PathLike[str] | None
+
+#: Okabe and Ito's colours without the yellow, which white paper swallows
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+#: one more than colours, so that both together do not repeat for a long time
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+SUFFIXES = (".png", ".svg", ".pdf")
+#: font sizes: of labels, legends and panels' titles, and of the title above all
+TEXT, TITLE = 9, 11
+DPI = 150
+#: more atoms than this are drawn as an image if they are no pictures
+MOST_LINES = 32
+#: chunks over which a stream's objective is averaged for the strong line
+SMOOTH = 5
+#: the part of a spectrogram's values that its colours resolve
+RESOLVED = 99.8
+
+
+def atoms(
+    dictionary: Any,
+    shape: Shape = None,
+    order: str = "as they are",
+    columns: int | None = None,
+    *,
+    colours: str = "grey",
+    title: str | None = None,
+    path: Where = None,
+) -> Figure:
+    """The atoms of a dictionary: pictures on a grid, lines, or an image of spectra.
+
+    Pictures are drawn each on its own scale: from ``-max|d|`` to ``max|d|``, or in grey from 0 to
+    ``max d`` where the dictionary has no negative entry. Atoms that are no pictures are drawn
+    as lines, on one scale, if there are at most 32, and as the columns of an image otherwise.
+
+    Parameters
+    ----------
+    dictionary
+        Atoms as rows, shape (q, m).
+    shape
+        Height and width of an atom's picture; by default a square if m is one. False: no
+        pictures.
+    order
+        "as they are", or "norm": the largest first.
+    columns
+        How many atoms stand in a row.
+    colours
+        "grey", or "diverging": blue below zero, white at zero, red above; for pictures.
+    title, path
+        What to write above, and where to save it (PNG, SVG or PDF by the suffix).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> figure = atoms(np.random.default_rng(0).standard_normal((12, 64)))
+    >>> figure.axes[0].images[0].get_array().shape
+    (28, 37)
+    """
+    rows = _matrix(dictionary, "dictionary")
+    require_choice(order, ("as they are", "norm"), "order")
+    require_choice(colours, ("grey", "diverging"), "colours")
+    if columns is not None and columns < 1:
+        raise ValueError(f"columns must be at least 1, got {columns}")
+    size = _picture_shape(shape, rows.shape[1])
+    if order == "norm":
+        rows = rows[np.argsort(-np.linalg.norm(rows, axis=1), kind="stable")]
+    if size is not None:
+        figure = _sheet(rows, size, columns, colours)
+    elif len(rows) <= MOST_LINES:
+        figure = _small_lines(rows, columns)
+    else:
+        figure = _figure(7, 3.6)
+        axes = figure.add_subplot()
+        _spectrogram(figure, axes, rows, *_range(rows), label="entry")
+        axes.set(xlabel="atom", ylabel="feature")
+    return _finished(figure, title, path)
+
+
+def front(
+    curves: Mapping[str, Sequence[tuple[float, float]]],
+    xlabel: str = "microseconds a signal",
+    ylabel: str = "relative gap",
+    *,
+    floor: float = 1e-7,
+    title: str | None = None,
+    path: Where = None,
+) -> Figure:
+    """Time against gap, both logarithmic: one curve a method, its points joined as they come.
+
+    Parameters
+    ----------
+    curves
+        ``{name: [(time, gap), ...]}``.
+    xlabel, ylabel
+        What the axes say.
+    floor
+        Gaps below it, which rounding may even make negative, are drawn there.
+    title, path
+        What to write above, and where to save it (PNG, SVG or PDF by the suffix).
+
+    Examples
+    --------
+    >>> figure = front({"encoder": [(0.5, 0.03), (1, 0.01)], "solver": [(3, 0.02), (9, 1e-6)]})
+    >>> [line.get_label() for line in figure.axes[0].lines]
+    ['encoder', 'solver']
+    """
+    if not isinstance(curves, Mapping) or not curves:
+        raise ValueError("curves must be a non-empty mapping {name: [(time, gap), ...]}")
+    if not 0 < floor < math.inf:
+        raise ValueError(f"floor must be positive and finite, got {floor}")
+    figure = _figure(7.5, 4)
+    axes = figure.add_subplot()
+    for number, (name, values) in enumerate(curves.items()):
+        points = _matrix(values, f"the curve {name!r}")
+        if points.shape[1] != 2:
+            raise ValueError(f"the curve {name!r} must be pairs (time, gap), got {points.shape}")
+        if not (points[:, 0] > 0).all():
+            raise ValueError(f"the curve {name!r} has times that are not positive")
+        axes.plot(
+            points[:, 0],
+            np.maximum(points[:, 1], floor),
+            color=COLOURS[number % len(COLOURS)],
+            marker=MARKERS[number % len(MARKERS)],
+            markersize=5,
+            linewidth=1.4,
+            label=name,
+        )
+    axes.set(xscale="log", yscale="log")
+    _dress(axes, xlabel, ylabel)
+    figure.legend(frameon=False, fontsize=TEXT, loc="outside right upper")
+    return _finished(figure, title, path)
+
+
+def history(
+    history: History | OnlineLearner | Iterable[Point],
+    *,
+    title: str | None = None,
+    path: Where = None,
+) -> Figure:
+    """How a training run or a stream went.
+
+    Parameters
+    ----------
+    history
+        What `fit` returned: losses against steps, with the step that was kept and those that
+        were taken back. Or an `OnlineLearner`: objective and drift against samples, with the
+        changes that it noticed; its `history` alone is drawn without them.
+    title, path
+        What to write above, and where to save it (PNG, SVG or PDF by the suffix).
+
+    Examples
+    --------
+    >>> import pursuit as pu
+    >>> figure = history(pu.History([3.0, 2.0], [3.1, 2.2], [50, 100], best_step=100))
+    >>> [line.get_label() for line in figure.axes[0].lines]
+    ['training', 'validation', 'kept: step 100']
+    """
+    from .online import OnlineLearner
+    from .training import History
+
+    if isinstance(history, History):
+        figure = _run(history)
+    elif isinstance(history, OnlineLearner):
+        figure = _stream(list(history.history), list(history.changes))
+    else:
+        figure = _stream(_points(history), [])
+    return _finished(figure, title, path)
+
+
+def decomposition(
+    x: Any,
+    low_rank: Any,
+    outliers: Any,
+    shape: Shape = None,
+    rows: int = 4,
+    *,
+    title: str | None = None,
+    path: Where = None,
+) -> Figure:
+    """Input, low rank and outliers side by side: pictures, or spectrograms with time across.
+
+    Of pictures, input and low rank share the grey scale of the input, row by row; outliers are
+    blue below zero and red above, on one scale. Spectrograms share one scale, whose end the
+    largest 0.2 % of the input's values pass.
+
+    Parameters
+    ----------
+    x, low_rank, outliers
+        Signals as rows and their two parts, shape (n, m) each.
+    shape
+        Height and width of a picture; by default a square if m is one. False: rows are the frames
+        of a spectrogram.
+    rows
+        How many pictures are drawn, the first ones.
+    title, path
+        What to write above, and where to save it (PNG, SVG or PDF by the suffix).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.ones((5, 6))
+    >>> figure = decomposition(x, x, 0 * x, shape=(2, 3), rows=2)
+    >>> [axes.get_title() for axes in figure.axes[:3]]
+    ['input', 'low rank', 'outliers']
+    """
+    parts = {"input": _matrix(x, "x")}
+    for name, values in (("low rank", low_rank), ("outliers", outliers)):
+        parts[name] = _matrix(values, name)
+        if parts[name].shape != parts["input"].shape:
+            raise ValueError(
+                f"{name} must have the shape of x {parts['input'].shape}, got {parts[name].shape}"
+            )
+    if rows < 1:
+        raise ValueError(f"rows must be at least 1, got {rows}")
+    size = _picture_shape(shape, parts["input"].shape[1])
+    figure = _three_spectrograms(parts) if size is None else _three_columns(parts, size, rows)
+    return _finished(figure, title, path)
+
+
+def compare(
+    images: Sequence[Any],
+    titles: Sequence[str],
+    *,
+    title: str | None = None,
+    path: Where = None,
+) -> Figure:
+    """Pictures side by side, from black at the lowest value of all to white at the highest.
+
+    Parameters
+    ----------
+    images
+        Pictures, shape (height, width) each.
+    titles
+        What stands above each of them.
+    title, path
+        What to write above all, and where to save it (PNG, SVG or PDF by the suffix).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> figure = compare([np.eye(4), np.ones((4, 4))], ["noisy", "clean"])
+    >>> [axes.get_title() for axes in figure.axes]
+    ['noisy', 'clean']
+    """
+    pictures = [_matrix(image, f"images[{number}]") for number, image in enumerate(images)]
+    if not pictures:
+        raise ValueError("images is empty; give at least one picture")
+    if len(pictures) != len(titles):
+        raise ValueError(f"there are {len(pictures)} images, but {len(titles)} titles")
+    low, high = min(p.min() for p in pictures), max(p.max() for p in pictures)
+    widths = [picture.shape[1] / picture.shape[0] for picture in pictures]
+    height = min(3.0, 12 / sum(widths))
+    figure = _figure(height * sum(widths) + 0.1 * len(widths), height + 0.3)
+    panels = figure.subplots(1, len(pictures), squeeze=False, width_ratios=widths)[0]
+    for axes, picture, name in zip(panels, pictures, titles, strict=True):
+        axes.imshow(picture, cmap="gray", vmin=low, vmax=high, interpolation="nearest")
+        axes.set_title(name, fontsize=TEXT)
+        axes.set_axis_off()
+    return _finished(figure, title, path)
+
+
+# ---- the kinds of panel ----------------------------------------------------------------
+
+
+def _sheet(rows: Array, size: tuple[int, int], columns: int | None, colours: str) -> Figure:
+    """All atoms in one image, with gaps of one pixel."""
+    height, width = size
+    wide = min(columns or _columns(len(rows), height / width), len(rows))
+    high = math.ceil(len(rows) / wide)
+    largest = np.abs(rows).max(axis=1, keepdims=True)
+    scaled = rows / np.where(largest > 0, largest, 1)
+    sheet = np.full((high * (height + 1) + 1, wide * (width + 1) + 1), np.nan)
+    for number, atom in enumerate(scaled):
+        row, column = divmod(number, wide)
+        top, left = 1 + row * (height + 1), 1 + column * (width + 1)
+        sheet[top : top + height, left : left + width] = atom.reshape(size)
+    longest = 5.0
+    inches = longest / max(sheet.shape)
+    figure = _figure(sheet.shape[1] * inches, sheet.shape[0] * inches)
+    axes = figure.add_subplot()
+    bottom = 0 if colours == "grey" and rows.min() >= 0 else -1
+    palette = {"grey": "gray", "diverging": "RdBu_r"}[colours]
+    image = axes.imshow(sheet, cmap=palette, vmin=bottom, vmax=1, interpolation="nearest")
+    # zero is white in diverging colours, so the gaps must not be
+    image.set_cmap(image.get_cmap().with_extremes(bad="w" if colours == "grey" else "0.75"))
+    axes.set_axis_off()
+    return figure
+
+
+def _columns(count: int, ratio: float) -> int:
+    """How many columns make a full grid that is about square, rather wide than high.
+
+    `ratio` is the height of a cell over its width.
+    """
+    square = math.sqrt(count * ratio)
+    candidates = range(max(1, round(0.9 * square)), max(1, round(1.9 * square)) + 1)
+
+    def cost(wide: int) -> float:
+        empty = -count % wide
+        return 2 * empty / count + abs(math.log(wide / (1.15 * square))) / 2
+
+    return min(candidates, key=cost)
+
+
+def _small_lines(rows: Array, columns: int | None) -> Figure:
+    """A small panel for each atom, all on the same scale."""
+    wide = min(columns or math.ceil(math.sqrt(len(rows) / 2)), len(rows))
+    high = math.ceil(len(rows) / wide)
+    figure = _figure(max(2.2 * wide, 3), max(0.75 * high, 1.5) + 0.4)
+    panels = figure.subplots(high, wide, squeeze=False, sharex=True, sharey=True).ravel()
+    for number, axes in enumerate(panels):
+        if number >= len(rows):
+            axes.set_axis_off()
+            continue
+        if rows.min() < 0:
+            axes.axhline(0, color="0.8", linewidth=0.7, zorder=0)
+        axes.plot(rows[number], color=COLOURS[0], linewidth=1.1, label=f"atom {number}")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(labelsize=TEXT - 2, length=2)
+        axes.margins(x=0)
+        axes.text(0.99, 0.95, str(number), transform=axes.transAxes, ha="right", va="top",
+                  fontsize=TEXT - 2, color="0.4")  # fmt: skip
+    figure.supxlabel("feature", fontsize=TEXT)
+    figure.supylabel("entry", fontsize=TEXT)
+    return figure
+
+
+def _run(run: History) -> Figure:
+    if not run.looked:
+        raise ValueError("the history is empty: the run has not looked at its loss yet")
+    figure = _figure(6.5, 3.6)
+    axes = figure.add_subplot()
+    axes.plot(run.looked, run.loss, color=COLOURS[0], marker="o", markersize=3.5, linewidth=1.4,
+              label="training")  # fmt: skip
+    kept = run.loss
+    if run.validation:
+        # a run that is ended for its rollbacks has no last look at validation
+        steps = run.looked[: len(run.validation)]
+        kept = run.validation
+        axes.plot(steps, kept, color=COLOURS[1], marker="s", markersize=3.5, linewidth=1.4,
+                  label="validation")  # fmt: skip
+    if run.best_step in run.looked[: len(kept)]:
+        value = kept[run.looked.index(run.best_step)]
+        axes.plot([run.best_step], [value], color=COLOURS[6], marker="o", markersize=11,
+                  fillstyle="none", linestyle="none",
+                  label=f"kept: step {run.best_step}")  # fmt: skip
+    if run.rollbacks:
+        axes.plot(run.rollbacks, [0.02] * len(run.rollbacks), color=COLOURS[3], marker="^",
+                  linestyle="none", transform=axes.get_xaxis_transform(), clip_on=False,
+                  label="taken back")  # fmt: skip
+    values = [v for v in [*run.loss, *run.validation] if math.isfinite(v)]
+    if values and min(values) > 0 and max(values) > 10 * min(values):
+        axes.set_yscale("log")
+    _dress(axes, "step", "loss")
+    axes.legend(frameon=False, fontsize=TEXT)
+    return figure
+
+
+def _stream(points: list[Point], changes: list[int]) -> Figure:
+    if not points:
+        raise ValueError("the history is empty: the learner has not worked off a chunk yet")
+    samples, objective, drift = (list(values) for values in zip(*points, strict=True))
+    figure = _figure(7, 4.4)
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[2, 1])
+    upper.plot(samples, objective, color=COLOURS[5], linewidth=0.8, alpha=0.7, label="each chunk")
+    if len(samples) > SMOOTH:
+        smooth = np.convolve(objective, np.full(SMOOTH, 1 / SMOOTH), mode="valid")
+        upper.plot(samples[SMOOTH - 1 :], smooth, color=COLOURS[0], linewidth=1.6,
+                   label=f"mean of {SMOOTH}")  # fmt: skip
+    lower.axhline(1, color="0.7", linewidth=0.8, zorder=0)
+    lower.plot(samples, drift, color=COLOURS[1], linewidth=1.4, label="drift")
+    shown = [change for change in changes if change >= samples[0]]
+    for axes in (upper, lower):
+        for number, change in enumerate(shown):
+            name = "change noticed" if number == 0 else "_" + str(number)
+            axes.axvline(change, color=COLOURS[6], linewidth=1, linestyle=":", label=name)
+        axes.margins(x=0.01)
+    _dress(upper, "", "objective")
+    _dress(lower, "sample", "drift")
+    figure.align_ylabels([upper, lower])
+    upper.legend(frameon=False, fontsize=TEXT)
+    return figure
+
+
+def _three_columns(parts: dict[str, Array], size: tuple[int, int], rows: int) -> Figure:
+    count = min(rows, len(parts["input"]))
+    height = min(1.6, 9 / count)
+    width = height * size[1] / size[0]
+    figure = _figure(3 * (width + 0.05) + 0.8, count * (height + 0.05) + 0.4)
+    panels = figure.subplots(count, len(parts), squeeze=False)
+    largest = float(np.abs(parts["outliers"][:count]).max()) or 1.0
+    for number, line in enumerate(panels):
+        low, high = float(parts["input"][number].min()), float(parts["input"][number].max())
+        for axes, (name, values) in zip(line, parts.items(), strict=True):
+            signed = name == "outliers"
+            limits = (-largest, largest) if signed else (low, high)
+            image = axes.imshow(
+                values[number].reshape(size),
+                cmap="RdBu_r" if signed else "gray",
+                vmin=limits[0],
+                vmax=limits[1],
+                interpolation="nearest",
+            )
+            axes.set(xticks=[], yticks=[])
+            axes.spines[:].set_visible(signed)
+            axes.spines[:].set_color("0.8")
+            if number == 0:
+                axes.set_title(name, fontsize=TEXT)
+    bar = figure.colorbar(image, ax=panels[:, -1], shrink=min(1.0, 2 / count), aspect=15)
+    bar.ax.tick_params(labelsize=TEXT - 2)
+    bar.outline.set_visible(False)
+    return figure
+
+
+def _three_spectrograms(parts: dict[str, Array]) -> Figure:
+    figure = _figure(10, 3.2)
+    panels = figure.subplots(1, len(parts), sharex=True, sharey=True)
+    low, high = _range(parts["input"])
+    for number, (axes, (name, values)) in enumerate(zip(panels, parts.items(), strict=True)):
+        label = "magnitude" if number == len(parts) - 1 else None
+        _spectrogram(figure, axes, values, low, high, label)
+        axes.set_title(name, fontsize=TEXT)
+        axes.set_xlabel("frame", fontsize=TEXT)
+    panels[0].set_ylabel("bin", fontsize=TEXT)
+    return figure
+
+
+def _spectrogram(
+    figure: Figure, axes: Axes, rows: Array, low: float, high: float, label: str | None
+) -> None:
+    """Rows as columns of an image, the first feature at the bottom; with a label, a colour bar."""
+    image = axes.imshow(
+        rows.T,
+        origin="lower",
+        aspect="auto",
+        cmap="magma_r" if low == 0 else "RdBu_r",
+        vmin=low,
+        vmax=high,
+        interpolation="nearest" if rows.size < 20_000 else "antialiased",
+    )
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=TEXT - 1)
+    if label is not None:
+        bar = figure.colorbar(image, ax=axes, extend="max" if low == 0 else "both", pad=0.02)
+        bar.set_label(label, fontsize=TEXT)
+        bar.ax.tick_params(labelsize=TEXT - 2)
+        bar.outline.set_visible(False)
+
+
+# ---- what all figures share ------------------------------------------------------------
+
+
+def _figure(width: float, height: float) -> Figure:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(
+            "the figures are drawn by matplotlib; install it with pip install 'pursuit[plots]'"
+        ) from error
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _dress(axes: Axes, xlabel: str, ylabel: str) -> None:
+    axes.set_xlabel(xlabel, fontsize=TEXT)
+    axes.set_ylabel(ylabel, fontsize=TEXT)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=TEXT - 1)
+    axes.grid(which="major", color="0.9", linewidth=0.6)
+    axes.set_axisbelow(True)
+
+
+def _finished(figure: Figure, title: str | None, path: Where) -> Figure:
+    if title is not None:
+        width, height = figure.get_size_inches()
+        figure.set_size_inches(width, height + 0.35)
+        figure.suptitle(title, fontsize=TITLE)
+    if path is not None:
+        target = Path(path)
+        if target.suffix.lower() not in SUFFIXES:
+            raise ValueError(f"path must end in {', '.join(SUFFIXES)}, got {str(path)!r}")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(target, dpi=DPI)
+    return figure
+
+
+def _matrix(values: Any, name: str) -> Array:
+    """A non-empty matrix of finite numbers, from an array, a tensor or nested lists."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+    try:
+        matrix = np.asarray(values)
+    except ValueError as error:
+        raise ValueError(f"{name} must be rows of one length") from error
+    if matrix.dtype.kind not in "biuf":
+        raise TypeError(f"{name} must be an array of real numbers, got {type(values).__name__}")
+    if matrix.ndim != 2:
+        raise ValueError(f"{name} must have two dimensions, got shape {matrix.shape}")
+    if matrix.size == 0:
+        raise ValueError(f"{name} is empty, got shape {matrix.shape}")
+    matrix = matrix.astype(np.float64)
+    if not np.isfinite(matrix).all():
+        raise ValueError(f"{name} contains NaN or infinite values; remove or replace them first")
+    return matrix
+
+
+def _picture_shape(shape: Shape, length: int) -> tuple[int, int] | None:
+    """Height and width of a row as a picture, or None if it is none."""
+    if shape is False:
+        return None
+    if shape is None:
+        side = math.isqrt(length)
+        return (side, side) if side > 1 and side * side == length else None
+    if not isinstance(shape, tuple | list) or len(shape) != 2:
+        raise ValueError(f"shape must be (height, width), None or False, got {shape!r}")
+    height, width = int(shape[0]), int(shape[1])
+    if height < 1 or width < 1 or height * width != length:
+        raise ValueError(f"shape {tuple(shape)} does not fit rows of {length} entries")
+    return height, width
+
+
+def _range(values: Array) -> tuple[float, float]:
+    """The scale of an image: from zero, or symmetrical about it where entries are negative."""
+    high = float(np.percentile(np.abs(values), RESOLVED)) or float(np.abs(values).max()) or 1.0
+    return (-high if values.min() < 0 else 0.0), high
+
+
+def _points(history: Any) -> list[Point]:
+    from .online import Point
+
+    try:
+        points = [Point(*point) for point in history]
+    except TypeError as error:
+        raise TypeError(
+            "history must be what `fit` returned, an OnlineLearner or its history, "
+            f"got {type(history).__name__}"
+        ) from error
+    return points

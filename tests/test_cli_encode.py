@@ -1,0 +1,485 @@
+"""`pursuit encode`, `decode` and `inspect`: what the library gives, from file to file."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import pursuit as pu
+from pursuit.cli.data import Table, appended, open_table, patches
+from pursuit.files import read
+
+FEATURES, ATOMS, ROWS = 9, 14, 333
+
+#: as a user has it, with files read in pieces that are smaller than these tests' files
+SMALL_PIECES = (
+    "import sys; from pursuit.cli import data; data.PIECE = 500\n"
+    "from pursuit.cli.main import main; main()"
+)
+
+
+def run(*command: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *map(str, command)], capture_output=True, text=True, timeout=120
+    )
+
+
+def pursuit(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return run("-m", "pursuit", *arguments)
+
+
+def said(done: subprocess.CompletedProcess[str]) -> dict:
+    """What a command with --json has said, and that it said nothing else."""
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 1
+    return json.loads(done.stdout)
+
+
+def errors_of(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """The lines on stderr; that a kernel is compiled may be said besides, on a slow machine."""
+    return [line for line in done.stderr.splitlines() if not line.startswith("compiling the ")]
+
+
+def assert_refused(done: subprocess.CompletedProcess[str], code: int, sentence: str) -> None:
+    (line,) = errors_of(done)
+    assert line.startswith("error: ")
+    assert sentence in line
+    assert (done.returncode, done.stdout) == (code, "")
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def dictionary(seed: int = 0, atoms: int = ATOMS) -> torch.Tensor:
+    values = torch.randn(atoms, FEATURES, generator=torch.Generator().manual_seed(seed))
+    return torch.nn.functional.normalize(values)
+
+
+@pytest.fixture(scope="module")
+def signals() -> np.ndarray:
+    return np.random.default_rng(1).standard_normal((ROWS, FEATURES)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def encoder() -> pu.ProximalEncoder:
+    return pu.ProximalEncoder(pu.models.Lasso(dictionary(), lam=0.2), layers=3)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, encoder: pu.ProximalEncoder, signals: np.ndarray) -> Path:
+    """A folder with an encoder, a model, a robust encoder, and signals."""
+    pu.save(tmp_path / "lasso.safetensors", encoder, provenance="noise")
+    pu.save(tmp_path / "model.safetensors", encoder.model)
+    robust = pu.models.RobustPCA(2 * dictionary(1, 3), lam_star=0.3, lam=0.4)
+    pu.save(tmp_path / "rpca.safetensors", pu.ProximalEncoder(robust, layers=2))
+    np.save(tmp_path / "x.npy", signals)
+    return tmp_path
+
+
+# ---- encode ---------------------------------------------------------------------------------
+
+
+def test_encode_gives_the_codes_of_the_library(
+    folder: Path, encoder: pu.ProximalEncoder, signals: np.ndarray
+) -> None:
+    done = pursuit("encode", folder / "lasso.safetensors", folder / "x.npy", "-o", folder / "z.npy")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{folder / 'z.npy'}: {ROWS} codes of size {ATOMS}, encoder; ")
+    codes = np.load(folder / "z.npy")
+    assert (codes.dtype, codes.shape) == (np.float32, (ROWS, ATOMS))
+    np.testing.assert_array_equal(codes, pu.compile(encoder)(signals))
+    with torch.no_grad():
+        np.testing.assert_allclose(codes, encoder(torch.from_numpy(signals)), atol=1e-5)
+    assert not list(folder.glob(".*"))
+
+
+@pytest.mark.parametrize(("dtype", "order"), [("float64", "C"), (">f4", "F"), ("int16", "C")])
+def test_pieces_make_no_difference(folder: Path, dtype: str, order: str) -> None:
+    values = np.random.default_rng(2).integers(-50, 50, (ROWS, FEATURES)).astype(dtype, order=order)
+    np.save(folder / "x.npy", values)
+    source, out = folder / "lasso.safetensors", folder / "z.npy"
+    done = run("-c", SMALL_PIECES, "encode", source, folder / "x.npy", "-o", out, "--threads", 1)
+    assert done.returncode == 0, done.stderr
+    expected = pu.runtime.load(source)(values.astype(np.float32))
+    np.testing.assert_allclose(np.load(out), expected, rtol=1e-5, atol=1e-4)
+
+
+def test_encode_does_not_import_torch(folder: Path) -> None:
+    code = (
+        "import sys; from pursuit.cli.main import app\n"
+        "app(sys.argv[1:], standalone_mode=False)\n"
+        "assert 'numba' in sys.modules and 'torch' not in sys.modules"
+    )
+    arguments = [folder / "lasso.safetensors", folder / "x.npy", "-o", folder / "z.npy"]
+    done = run("-c", code, "encode", *arguments, "--json")
+    assert said(done)["rows"] == ROWS
+
+
+@pytest.mark.parametrize("source", ["lasso", "model", "rpca"])
+def test_exact_codes_are_certified(folder: Path, source: str, signals: np.ndarray) -> None:
+    saved, out = folder / f"{source}.safetensors", folder / "z.npy"
+    tol = [] if source == "model" else ["--tol", "1e-4"]
+    written = said(
+        run("-c", SMALL_PIECES, "encode", saved, folder / "x.npy", "-o", out, *tol, "--json")
+    )
+    thing, x = pu.load(saved), torch.from_numpy(signals)
+    model, init = (thing, None) if source == "model" else (thing.model, thing)
+    solution = pu.solve(model, x, tol=1e-6 if source == "model" else 1e-4, init=init)
+    np.testing.assert_allclose(np.load(out), solution.codes.detach(), atol=1e-4)
+    assert written["method"] == "exact"
+    assert written["unconverged"] == 0
+    assert 0 <= written["largest_relative_gap"] <= (1e-6 if source == "model" else 1e-4)
+    gap = pu.certify(model, x.double(), torch.from_numpy(np.load(out)).double())
+    assert float(gap.min()) > -1e-9
+
+
+def test_double_precision_models_give_double_precision_codes(folder: Path) -> None:
+    pu.save(folder / "model.safetensors", pu.models.Lasso(dictionary().double(), lam=0.2))
+    said(
+        pursuit("encode", folder / "model.safetensors", folder / "x.npy", "-o", folder / "z.npy",
+                "--tol", "1e-10", "--json")
+    )  # fmt: skip
+    assert np.load(folder / "z.npy").dtype == np.float64
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".csv"])
+def test_other_files(folder: Path, suffix: str, signals: np.ndarray) -> None:
+    given, codes = folder / f"x{suffix}", folder / f"z{suffix}"
+    if suffix == ".npz":
+        np.savez(given, other=np.zeros(3), x=signals)
+    else:
+        np.savetxt(given, signals, delimiter=",", header="a,b,c,d,e,f,g,h,i", comments="")
+    key = ["--key", "x"] if suffix == ".npz" else []
+    saved = folder / "lasso.safetensors"
+    assert said(pursuit("encode", saved, given, "-o", codes, *key, "--json"))["rows"] == ROWS
+    expected = pu.runtime.load(saved)(signals)
+    np.testing.assert_allclose(open_table(codes)[:], expected, rtol=1e-6, atol=1e-6)
+    assert said(pursuit("decode", saved, codes, "-o", folder / "y.npy", "--json"))["rows"] == ROWS
+
+
+def test_no_rows_are_no_codes(folder: Path) -> None:
+    np.save(folder / "x.npy", np.zeros((0, FEATURES), np.float32))
+    arguments = [folder / "x.npy", "-o", folder / "z.npy", "--json"]
+    assert said(pursuit("encode", folder / "lasso.safetensors", *arguments))["rows"] == 0
+    assert np.load(folder / "z.npy").shape == (0, ATOMS)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "sentence"),
+    [
+        ("width", f"x.npy has 4 columns, but {{model}} is for signals of {FEATURES} features"),
+        ("nan", "x.npy contains NaN or infinite values, first in row 301"),
+        ("too large", "x.npy contains NaN or infinite values, first in row 2"),
+        ("one dimension", "must have two dimensions (rows, features), it has shape (9,)"),
+        ("complex", "must hold real numbers, it holds complex64"),
+        ("objects", "is not a whole .npy file"),
+        ("missing data", "there is no file"),
+        ("missing model", "there is no file"),
+        ("damaged data", "is not a whole .npy file"),
+        ("damaged model", "is not a whole safetensors file"),
+        ("bank", "an encoder or a model is needed, but {model} holds a bank"),
+        ("folder as data", "is a folder; a file is needed"),
+        ("same file", "is the input itself"),
+        ("same file by another name", "is the input itself"),
+        ("output is the model", "is the input itself"),
+        ("missing folder", "there is no folder"),
+        ("output is a folder", "is a folder; give the name of a file"),
+        ("suffix of the output", "z.txt must end in .npy, .npz or .csv"),
+        ("suffix of the data", "x.txt must end in .npy, .npz, .csv or .parquet"),
+        ("key", "--key names an array of an .npz file"),
+        ("which array", "x.npz has 2 arrays (a, b); choose one by --key"),
+        ("no such array", "x.npz has no array c; it has a, b"),
+        ("words in the csv", "x.csv is no table of numbers"),
+        ("empty csv", "x.csv is empty"),
+        ("csv of names", "x.csv has names of columns, but no numbers"),
+    ],
+)
+def test_encode_refuses_and_leaves_nothing_behind(
+    mistake: str, sentence: str, folder: Path, encoder: pu.ProximalEncoder, signals: np.ndarray
+) -> None:
+    saved, data, out = folder / "lasso.safetensors", folder / "x.npy", folder / "z.npy"
+    options: list[str] = []
+    bad = signals.copy()
+    match mistake:
+        case "width":
+            np.save(data, signals[:, :4])
+        case "nan":
+            bad[[301, 310], 2] = np.nan
+            np.save(data, bad)
+        case "too large":
+            wide = signals.astype(np.float64)
+            wide[2, 0] = 1e300
+            np.save(data, wide)
+        case "one dimension":
+            np.save(data, signals[0])
+        case "complex":
+            np.save(data, signals.astype(np.complex64))
+        case "objects":
+            np.save(data, np.array([{}, []], dtype=object), allow_pickle=True)
+        case "missing data":
+            data = folder / "missing.npy"
+        case "missing model":
+            saved = folder / "missing.safetensors"
+        case "damaged data":
+            data.write_bytes(data.read_bytes()[:1000])
+        case "damaged model":
+            saved.write_bytes(saved.read_bytes()[:100])
+        case "bank":
+            pu.save(saved, pu.EncoderBank([encoder], shared=None))
+        case "folder as data":
+            data = folder
+        case "same file":
+            out = data
+        case "same file by another name":
+            out.symlink_to(data)
+        case "output is the model":
+            out = saved = saved.rename(folder / "model.npy")
+        case "missing folder":
+            out = folder / "missing" / "z.npy"
+        case "output is a folder":
+            out.mkdir()
+        case "suffix of the output":
+            out = folder / "z.txt"
+        case "suffix of the data":
+            data = data.rename(folder / "x.txt")
+        case "key":
+            options = ["--key", "a"]
+        case "which array" | "no such array":
+            data = folder / "x.npz"
+            np.savez(data, a=signals, b=signals)
+            options = [] if mistake == "which array" else ["--key", "c"]
+        case "words in the csv" | "empty csv" | "csv of names":
+            data = folder / "x.csv"
+            text = {"words in the csv": "1,2\n3,four\n", "empty csv": "\n# nothing\n"}
+            data.write_text(text.get(mistake, "a,b\n"))
+    before = content(folder)
+    done = run("-c", SMALL_PIECES, "encode", saved, data, "-o", out, *options)
+    assert_refused(done, 1, sentence.format(model=saved))
+    assert content(folder) == before
+
+
+def test_an_old_output_survives_an_error(folder: Path, signals: np.ndarray) -> None:
+    bad = signals.copy()
+    bad[-1] = np.inf
+    np.save(folder / "x.npy", bad)
+    (folder / "z.npy").write_bytes(b"old")
+    before = content(folder)
+    arguments = [folder / "lasso.safetensors", folder / "x.npy", "-o", folder / "z.npy"]
+    assert_refused(run("-c", SMALL_PIECES, "encode", *arguments), 1, f"in row {ROWS - 1}")
+    assert content(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["encode", "a.safetensors", "x.npy"], "Missing option '--output'"),
+        (["encode", "a", "x.npy", "-o", "z.npy", "--tol", "-1"], "'--tol'"),
+        (["encode", "a", "x.npy", "-o", "z.npy", "--threads", "0"], "'--threads'"),
+        (["decode", "a", "z.npy", "-o", "x.npy", "--part", "noise"], "'--part'"),
+        (["inspect"], "Missing argument"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_a_wrong_use_is_one_sentence(arguments: list[str], sentence: str) -> None:
+    assert_refused(pursuit(*arguments), 2, sentence)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_encode_leaves_nothing(folder: Path, number: int, code: int) -> None:
+    slow = (
+        "import time; from pursuit.cli import data; data.PIECE = 100\n"
+        "pieces = data.Table.pieces\n"
+        "def slowly(*arguments):\n"
+        "    for piece in pieces(*arguments):\n"
+        "        yield piece\n"
+        "        time.sleep(0.2)\n"
+        "data.Table.pieces = slowly\n"
+        "from pursuit.cli.main import main; main()"
+    )
+    before = content(folder)
+    arguments = [folder / "lasso.safetensors", folder / "x.npy", "-o", folder / "z.npy"]
+    command = [sys.executable, "-c", slow, "encode", *map(str, arguments)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        while not list(folder.glob(".z.npy.*")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(0.3)
+        os.kill(process.pid, number)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert ("interrupted\n" in errors) == (number == signal.SIGINT)
+    assert "Traceback" not in errors
+    assert content(folder) == before
+
+
+# ---- decode ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "part"),
+    [
+        ("lasso", None),
+        ("model", None),
+        ("rpca", None),
+        ("rpca", "low_rank"),
+        ("rpca", "sparse"),
+        ("lasso", "low_rank"),
+    ],
+)
+def test_decode_gives_the_signals_of_the_library(
+    folder: Path, source: str, part: str | None
+) -> None:
+    saved = folder / f"{source}.safetensors"
+    thing = pu.load(saved)
+    model = thing if source == "model" else thing.model
+    codes = torch.randn(ROWS, model.code_size, generator=torch.Generator().manual_seed(3))
+    np.save(folder / "z.npy", codes.numpy())
+    options = [] if part is None else ["--part", part]
+    arguments = [saved, folder / "z.npy", "-o", folder / "y.npy", *options]
+    done = run("-c", SMALL_PIECES, "decode", *arguments, "--json")
+    if part == "low_rank" and source != "rpca":
+        assert_refused(done, 1, "codes of Lasso have no low_rank part")
+        assert not (folder / "y.npy").exists()
+        return
+    assert said(done)["part"] == part
+    with torch.no_grad():
+        expected = model.decode(codes) if part is None else getattr(model.split(codes), part)
+    np.testing.assert_allclose(np.load(folder / "y.npy"), expected, atol=1e-5)
+
+
+def test_decode_refuses_codes_of_another_size(folder: Path) -> None:
+    saved = folder / "lasso.safetensors"
+    done = pursuit("decode", saved, folder / "x.npy", "-o", folder / "y.npy")
+    assert_refused(done, 1, f"x.npy has {FEATURES} columns, but {saved} has codes of size {ATOMS}")
+
+
+# ---- inspect --------------------------------------------------------------------------------
+
+
+def test_inspect_says_what_the_library_knows(folder: Path, encoder: pu.ProximalEncoder) -> None:
+    saved = folder / "lasso.safetensors"
+    shown = said(pursuit("inspect", saved, "--json"))
+    assert shown["kind"] == "encoder"
+    assert shown["encoder"] == {"type": "ProximalEncoder", "arguments": encoder.config}
+    assert shown["model"] == read(saved)[1]["model"]
+    assert (shown["features"], shown["atoms"], shown["size"]) == (FEATURES, ATOMS, ATOMS)
+    assert (shown["layers"], shown["parameters"]) == (3, encoder.parameter_count)
+    assert shown["multiplications"] == encoder.multiplications
+    assert (shown["regime"], shown["provenance"]) == (None, "noise")
+    assert shown["bytes"] == saved.stat().st_size
+    lines = pursuit("inspect", saved).stdout.splitlines()
+    assert "model            Lasso(lam=0.2, nonnegative=False)" in lines
+    assert "provenance       noise" in lines
+
+
+def test_inspect_knows_every_kind_of_file(folder: Path, encoder: pu.ProximalEncoder) -> None:
+    shown = said(pursuit("inspect", folder / "model.safetensors", "--json"))
+    assert (shown["kind"], shown["model"]["type"], shown["size"]) == ("model", "Lasso", ATOMS)
+    bank = folder / "bank.safetensors"
+    pu.save(bank, pu.EncoderBank([encoder, encoder], shared=None))
+    assert len(said(pursuit("inspect", bank, "--json"))["encoders"]) == 2
+    assert "encoder 1" in pursuit("inspect", bank).stdout
+    run_of = folder / "run.checkpoint"
+    pu.fit(encoder, torch.randn(50, FEATURES), steps=10, checkpoint=run_of)
+    assert said(pursuit("inspect", run_of, "--json"))["steps"] == 10
+
+
+def test_inspect_draws_the_atoms(folder: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    pytest.importorskip("matplotlib")
+    target = folder / "atoms.png"
+    assert said(pursuit("inspect", folder / "lasso.safetensors", "--plot", target, "--json"))
+    assert min(image.open(target).size) > 100
+    done = pursuit("inspect", folder / "lasso.safetensors", "--plot", folder / "atoms.txt")
+    assert_refused(done, 1, "atoms.txt must end in .png, .svg or .pdf")
+
+
+@pytest.mark.parametrize("command", ["encode", "decode", "inspect"])
+def test_help_shows_an_example(command: str) -> None:
+    assert f"Example: pursuit {command} " in pursuit(command, "--help").stdout
+
+
+# ---- data files -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1,2\n3,4\n", "a,b\n1,2\n3,4\n", "\ufeffa;b\n1;2\n3;4", "# c\n\n1\t2\n3\t4\n", "1 2\n3 4\n"],
+    ids=["plain", "header", "semicolons and mark", "comment and tabs", "spaces"],
+)
+def test_tables_of_text(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.csv").write_text(text, encoding="utf-8")
+    np.testing.assert_array_equal(open_table(tmp_path / "x.csv")[:], [[1, 2], [3, 4]])
+
+
+def test_parquet_needs_a_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x.parquet").write_bytes(b"PAR1")
+    for name in ("pyarrow", "pyarrow.parquet", "polars", "fastparquet", "pandas"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match="needs pyarrow or polars; install one with"):
+        open_table(tmp_path / "x.parquet")
+
+
+def test_parquet(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    pandas.DataFrame({"a": [1, 3], "b": [2.0, 4.0]}).to_parquet(tmp_path / "x.parquet")
+    np.testing.assert_array_equal(open_table(tmp_path / "x.parquet")[:], [[1, 2], [3, 4]])
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".csv"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_what_is_appended_is_read_again(tmp_path: Path, suffix: str, dtype: type) -> None:
+    values = np.random.default_rng(0).standard_normal((20, 3)).astype(dtype)
+    path = tmp_path / f"x{suffix}"
+    with appended(path, 20, 3, dtype, "x") as append:
+        append(values[:7])
+        append(values[7:])
+    np.testing.assert_array_equal(np.asarray(open_table(path).values, dtype), values)
+    assert path.stat().st_mode & 0o777 == 0o666 & ~os.umask(os.umask(0o022))
+
+
+def test_patches_are_those_of_the_pictures(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    rng = np.random.default_rng(0)
+    large = rng.integers(0, 255, (20, 30)).astype(np.uint8)
+    image.fromarray(large).save(tmp_path / "a.png")
+    image.fromarray(large[:4]).save(tmp_path / "small.png")
+    x = patches(tmp_path, size=5, count=200, seed=1)[:]
+    assert x.shape == (200, 25)
+    np.testing.assert_allclose(x.mean(axis=1), 0, atol=1e-5)
+    np.testing.assert_allclose(x.std(axis=1), 1, atol=1e-5)
+    windows = np.lib.stride_tricks.sliding_window_view(large / 255.0, (5, 5)).reshape(-1, 25)
+    windows = windows - windows.mean(axis=1, keepdims=True)
+    windows /= np.maximum(windows.std(axis=1, keepdims=True), 0.02)
+    nearest = ((x[:20, None] - windows[None]) ** 2).sum(axis=2).min(axis=1)
+    assert nearest.max() < 1e-6
+    np.testing.assert_array_equal(x, patches(tmp_path, size=5, count=200, seed=1)[:])
+    with pytest.raises(ValueError, match=r"no picture in .* is as large as a patch of 40 x 40"):
+        patches(tmp_path, size=40)
+    (tmp_path / "broken.png").write_bytes(b"no picture")
+    with pytest.raises(ValueError, match=r"broken.png cannot be read as a picture"):
+        patches(tmp_path, size=5)
+
+
+def test_a_table_gives_rows_by_number(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(12, dtype=np.uint8).reshape(6, 2))
+    table = open_table(tmp_path / "x.npy")
+    assert isinstance(table, Table)
+    assert (table.shape, len(table)) == ((6, 2), 6)
+    rows = np.array([4, 1])
+    np.testing.assert_array_equal(table[rows], [[8, 9], [2, 3]])
+    many = np.random.default_rng(0).integers(6, size=1000)
+    np.testing.assert_array_equal(table[many], np.load(tmp_path / "x.npy")[many])
+    assert table[rows].dtype == np.float32

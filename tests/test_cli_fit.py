@@ -1,0 +1,313 @@
+"""`pursuit fit`: what the library learns, from file to file, whatever interrupts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import pursuit as pu
+from pursuit import files
+from pursuit.estimator_rules import choose_encoder, relative_gap
+from pursuit.estimators import RobustNMF, SparseCoding
+
+FEATURES, ROWS = 16, 800
+#: of the run that is interrupted
+STEPS = 1000
+
+#: several commands in one process, each a list in JSON: importing takes longer than they do
+SEVERAL = (
+    "import json, sys; from pursuit.cli.main import app\n"
+    "for arguments in json.loads(sys.argv[1]): app(arguments, standalone_mode=False)"
+)
+
+
+def run(*command: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *map(str, command)], capture_output=True, text=True, timeout=300
+    )
+
+
+def pursuit(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return run("-m", "pursuit", *arguments)
+
+
+def assert_refused(done: subprocess.CompletedProcess[str], code: int, sentence: str) -> None:
+    assert done.stderr.startswith("error: ")
+    assert sentence in done.stderr
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1)
+
+
+@pytest.fixture(scope="module")
+def signals() -> np.ndarray:
+    """Sparse combinations of non-negative atoms, with noise; not negative."""
+    rng = np.random.default_rng(0)
+    atoms = rng.random((10, FEATURES))
+    codes = rng.random((ROWS, 10)) * (rng.random((ROWS, 10)) < 0.3)
+    noise = 0.02 * rng.standard_normal((ROWS, FEATURES))
+    return np.abs(codes @ atoms + noise).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, signals: np.ndarray) -> Path:
+    folder = tmp_path_factory.mktemp("fit")
+    np.save(folder / "x.npy", signals)
+    np.save(folder / "negative.npy", -signals)
+    np.save(folder / "small.npy", signals[:60])
+    return folder
+
+
+# ---- what is learned ------------------------------------------------------------------------
+
+COMMANDS = {
+    "lasso": ["--atoms", "24", "--lam", "0.1"],
+    "group": ["--atoms", "12", "--groups", "3"],
+    "hilasso": ["--atoms", "12", "--groups", "3", "--lam", "0.05", "--step", "coupled"],
+    "nmf": ["--atoms", "6", "--regime", "approximation", "--lam-star", "0.01"],
+    "rpca": ["--atoms", "5", "--step", "free"],
+    "rnmf": ["--atoms", "5", "--provenance", "noise"],
+}
+
+
+@pytest.fixture(scope="module")
+def fitted(folder: Path) -> dict[str, dict]:
+    """What the command said for each kind of model; the files are there as KIND.safetensors."""
+    common = ["--layers", "3", "--steps", "30", "--passes", "2", "--threads", "1", "--json"]
+    data, outputs = str(folder / "x.npy"), [str(folder / f"{k}.safetensors") for k in COMMANDS]
+    commands = [
+        ["fit", kind, data, "-o", output, *own, *common]
+        for (kind, own), output in zip(COMMANDS.items(), outputs, strict=True)
+    ]
+    done = run("-c", SEVERAL, json.dumps(commands))
+    assert done.returncode == 0, done.stderr
+    said = [json.loads(line) for line in done.stdout.splitlines()]
+    return dict(zip(COMMANDS, said, strict=True))
+
+
+@pytest.mark.parametrize("kind", COMMANDS)
+def test_every_kind_of_model(kind: str, folder: Path, fitted: dict[str, dict]) -> None:
+    said, path = fitted[kind], folder / f"{kind}.safetensors"
+    encoder = pu.load(path)
+    model = encoder.model
+    names = {"lasso": "Lasso", "group": "GroupLasso", "hilasso": "HiLasso", "nmf": "NMF"}
+    names |= {"rpca": "RobustPCA", "rnmf": "RobustNMF"}
+    assert type(model).__name__ == names[kind]
+    assert len(model.dictionary) == said["atoms"] == int(COMMANDS[kind][1])
+    assert (encoder.layers, said["layers"], said["steps"]) == (3, 3, 30)
+    assert said["parameters"] == encoder.parameter_count
+    assert said["bytes"] == path.stat().st_size
+    assert encoder.regime == ("approximation" if kind == "nmf" else "unsupervised")
+    assert said["held_out"]
+    assert 0 <= said["gap"] < 1
+    if kind in ("nmf", "rnmf"):
+        assert float(model.dictionary.min()) >= 0
+    if kind in ("group", "hilasso"):
+        assert model.groups == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]
+    if kind in ("hilasso", "rpca"):
+        assert encoder.config["step"] == {"hilasso": "coupled", "rpca": "free"}[kind]
+    assert files.read(path)[1]["provenance"] == ("noise" if kind == "rnmf" else None)
+    assert not list(folder.glob("*.checkpoint*"))
+
+
+@pytest.mark.parametrize("kind", ["lasso", "rnmf"])
+def test_it_is_what_the_library_learns(
+    kind: str, folder: Path, fitted: dict[str, dict], signals: np.ndarray
+) -> None:
+    """The dictionary comes from the rows that training does not hold out."""
+    rng = np.random.default_rng([0, ROWS])
+    held = np.unique(rng.integers(ROWS, size=ROWS // 10))
+    rest = np.delete(signals, held, axis=0)
+    estimator = (
+        SparseCoding(24, lam=0.1, passes=2, transform="exact")
+        if kind == "lasso"
+        else RobustNMF(5, passes=2, transform="exact")
+    )
+    encoder = choose_encoder(estimator.fit(rest).model_, 3)
+    pu.fit(encoder, signals, steps=30)
+    saved = pu.load(folder / f"{kind}.safetensors")
+    for name, tensor in encoder.state_dict().items():
+        torch.testing.assert_close(saved.state_dict()[name], tensor, rtol=1e-3, atol=1e-4)
+    x = torch.from_numpy(signals[held])
+    with torch.no_grad():
+        gap = relative_gap(saved.model, x, saved(x))
+    assert fitted[kind]["gap"] == pytest.approx(gap, rel=1e-3)
+    assert fitted[kind]["gap_rows"] == len(held)
+
+
+def test_other_data_and_the_summary(folder: Path, signals: np.ndarray) -> None:
+    image = pytest.importorskip("PIL.Image")
+    pictures = folder / "pictures"
+    pictures.mkdir()
+    grey = np.random.default_rng(0).integers(0, 255, (40, 40)).astype(np.uint8)
+    image.fromarray(grey).save(pictures / "a.png")
+    np.savetxt(folder / "x.csv", signals[:100], delimiter=",")
+    np.savez(folder / "x.npz", a=signals[:3], b=(100 * signals[:100]).astype(np.uint8))
+    common = ["--atoms", "6", "--layers", "2", "--steps", "10", "--passes", "1"]
+    commands = [
+        ["fit", "lasso", str(pictures), "--patch", "4", "--patches", "100", "-o", "1", *common],
+        ["fit", "lasso", "x.csv", "-o", "2", *common],
+        ["fit", "lasso", "x.npz", "--key", "b", "-o", "3", *common],
+    ]
+    command = [sys.executable, "-c", SEVERAL, json.dumps(commands)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=300)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    for number in (1, 2, 3):
+        assert pu.load(folder / str(number)).model.dictionary.shape == (6, FEATURES)
+        start = f"{number}: lasso, 6 atoms of 16 features, 2 layers (ProximalEncoder), "
+        assert lines[2 * number - 2].startswith(start)
+        assert "% on 100 training rows" in lines[2 * number - 1]
+
+
+# ---- interruptions --------------------------------------------------------------------------
+
+
+def steps_of(checkpoint: Path) -> int:
+    return files.read(checkpoint)[1]["history"]["steps"] if checkpoint.exists() else 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize(
+    ("regime", "numbers"),
+    [("unsupervised", (signal.SIGINT, signal.SIGKILL)), ("approximation", (signal.SIGKILL,))],
+    ids=["unsupervised", "approximation"],
+)
+def test_an_interrupted_run_goes_on_bit_by_bit(
+    folder: Path, regime: str, numbers: tuple[int, ...]
+) -> None:
+    def command(name: str) -> list[str]:
+        arguments = ["fit", "lasso", folder / "x.npy", "-o", folder / name, "--atoms", 24]
+        arguments += ["--lam", 0.1, "--passes", 1, "--layers", 4, "--steps", STEPS]
+        arguments += ["--regime", regime, "--seed", 3, "--threads", 1]
+        return [sys.executable, "-m", "pursuit", *map(str, arguments)]
+
+    def interrupted(number: int, after: int) -> tuple[int, str]:
+        with subprocess.Popen(
+            command(f"{regime}.b"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            deadline = time.monotonic() + 120
+            while steps_of(checkpoint) <= after and time.monotonic() < deadline:
+                time.sleep(0.01)
+            os.kill(process.pid, number)
+            out, errors = process.communicate(timeout=60)
+        assert out == ""
+        assert not (folder / f"{regime}.b").exists()
+        return process.returncode, errors
+
+    checkpoint = folder / f"{regime}.b.checkpoint"
+    whole = subprocess.run(command(f"{regime}.a"), capture_output=True, text=True, timeout=300)
+    assert (whole.returncode, whole.stderr) == (0, "")
+    steps, line = 0, ""
+    for number in numbers:
+        code, errors = interrupted(number, after=steps)
+        if number == signal.SIGINT:
+            line += "interrupted; run the same command again to go on\n"
+        assert (code, errors) == (130 if number == signal.SIGINT else -number, line)
+        assert steps < steps_of(checkpoint) < STEPS
+        steps = steps_of(checkpoint)
+        line = f"resuming at step {steps}\n"
+    done = subprocess.run(command(f"{regime}.b"), capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, line)
+    # the order in which safetensors writes its notes is not always the same; all else is
+    (one, said), (other, also) = (files.read(folder / f"{regime}.{end}") for end in "ab")
+    assert said == also
+    assert {name: own.tobytes() for name, own in one.items()} == {
+        name: own.tobytes() for name, own in other.items()
+    }
+    assert not list(folder.glob(f"*{regime}*.checkpoint*"))
+
+
+def test_an_unfinished_run_is_not_mixed_up(folder: Path) -> None:
+    run_of = folder / "other.checkpoint"
+    beside = folder / "other.checkpoint.dictionary"
+    arguments = ["fit", "lasso", folder / "small.npy", "-o", folder / "other", "--atoms", 6]
+    common = ["--steps", 10, "--passes", 1]
+    pu.fit(
+        pu.ProximalEncoder(pu.models.Lasso(torch.eye(FEATURES), 0.1), layers=2),
+        np.load(folder / "small.npy"),
+        steps=10,
+        checkpoint=run_of,
+    )
+    assert_refused(
+        pursuit(*arguments, *common), 1, "has no other.checkpoint.dictionary beside it to go on"
+    )
+    pu.save(beside, pu.models.Lasso(torch.eye(FEATURES), 0.1))
+    assert_refused(pursuit(*arguments, *common), 1, "is no part of an unfinished run")
+    _, info = files.read(beside)
+    files.write(beside, files.read(beside)[0], {**info, "plan": {"kind": "lasso", "atoms": 7}})
+    assert_refused(pursuit(*arguments, *common), 1, "is an unfinished run with other settings")
+    assert run_of.exists()
+    assert beside.exists()
+    assert not (folder / "other").exists()
+
+
+# ---- wrong uses -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["pca", "x.npy", "-o", "a"], "'pca' is not one of 'lasso', 'group'"),
+        (["lasso", "x.npy"], "Missing option '--output'"),
+        (["lasso", "x.npy", "-o", "a", "--lam-star", "1"], "--lam-star is for nmf, rpca, rnmf"),
+        (["nmf", "x.npy", "-o", "a", "--lam", "1"], "--lam is for lasso, group, hilasso"),
+        (["nmf", "x.npy", "-o", "a", "--lam-star", "auto"], "--lam-star must be a number for nmf"),
+        (["lasso", "x.npy", "-o", "a", "--groups", "2"], "--groups is for group, hilasso"),
+        (["lasso", "x.npy", "-o", "a", "--lam", "much"], "--lam must be auto or a number"),
+        (["lasso", "x.npy", "-o", "a", "--lam", "-1"], "--lam must be auto or a number"),
+        (["lasso", "x.npy", "-o", "a", "--step", "big"], "'--step'"),
+        (["lasso", "x.npy", "-o", "a", "--regime", "none"], "'--regime'"),
+        (["lasso", "x.npy", "-o", "a", "--layers", "0"], "'--layers'"),
+        (["group", "x.npy", "-o", "a", "--atoms", "9"], "--atoms must be a multiple of --groups"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_a_wrong_use_is_one_sentence(arguments: list[str], sentence: str) -> None:
+    assert_refused(pursuit("fit", *arguments), 2, sentence)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "sentence"),
+    [
+        ("missing", "there is no file"),
+        ("missing folder", "there is no folder"),
+        ("output is the input", "is the input itself"),
+        ("empty folder", "has no pictures"),
+        ("negative", "negative.npy contains negative values, first in row 0"),
+        ("nan", "nan.npy contains NaN or infinite values, first in row 700"),
+    ],
+)
+def test_fit_refuses(mistake: str, sentence: str, folder: Path, signals: np.ndarray) -> None:
+    kind, data, output = "lasso", folder / "x.npy", folder / "refused"
+    match mistake:
+        case "missing":
+            data = folder / "missing.npy"
+        case "missing folder":
+            output = folder / "missing" / "refused"
+        case "output is the input":
+            output = data
+        case "empty folder":
+            data = folder / "empty"
+            data.mkdir()
+        case "negative":
+            kind, data = "nmf", folder / "negative.npy"
+        case "nan":
+            data = folder / "nan.npy"
+            bad = signals.copy()
+            bad[700, 3] = np.nan
+            np.save(data, bad)
+    done = pursuit("fit", kind, data, "-o", output, "--steps", 5, "--atoms", 4)
+    assert_refused(done, 1, sentence)
+    assert not [path for path in folder.iterdir() if "refused" in path.name]
+
+
+def test_help_shows_an_example() -> None:
+    assert "Example: pursuit fit " in pursuit("fit", "--help").stdout

@@ -1,0 +1,468 @@
+"""The scikit-learn faces: the contract of estimators, and that they do what their models say."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import pursuit as pu
+from pursuit import estimator_rules as rules
+from pursuit import penalties, regimes
+from pursuit.datasets import textures
+from pursuit.estimators import NMF, PursuitClassifier, RobustNMF, RobustPCA, SparseCoding
+
+SMALL = {"layers": 3, "steps": 20, "passes": 3, "threads": 1}
+TRANSFORMERS = (SparseCoding, NMF, RobustPCA, RobustNMF)
+
+
+@parametrize_with_checks(
+    [
+        *(kind(3, **SMALL) for kind in TRANSFORMERS),
+        SparseCoding(3, transform="exact", passes=3),
+        NMF(3, transform="exact", passes=3),
+        RobustPCA(3, transform="exact", passes=3),
+        PursuitClassifier(3, steps=20, threads=1),
+    ]
+)
+def test_contract(estimator, check) -> None:
+    check(estimator)
+
+
+def planted(
+    n: int = 600, m: int = 40, rank: int = 3, sigma: float = 0.1, seed: int = 0, shift: float = 0.0
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Low rank, noise and 5 % outliers; the data, the low-rank part, where outliers are."""
+    rng = np.random.default_rng(seed)
+    directions = np.random.default_rng(99).standard_normal((rank, m))
+    low_rank = rng.standard_normal((n, rank)) @ directions + shift
+    where = rng.random((n, m)) < 0.05
+    outliers = where * rng.choice([-1, 1], (n, m)) * rng.uniform(3, 10, (n, m))
+    return low_rank + outliers + sigma * rng.standard_normal((n, m)), low_rank, where
+
+
+def parts_of_tones(n: int = 600, seed: int = 0) -> np.ndarray:
+    """Non-negative combinations of four non-negative atoms, with some noise."""
+    rng = np.random.default_rng(seed)
+    atoms = np.random.default_rng(9).random((4, 40)) ** 2
+    codes = rng.exponential(size=(n, 4)) * (rng.random((n, 4)) < 0.7)
+    return codes @ atoms + 0.05 * rng.random((n, 40))
+
+
+def data_for(kind: type, n: int = 600, seed: int = 0) -> np.ndarray:
+    return parts_of_tones(n, seed) if kind in (NMF, RobustNMF) else planted(n, seed=seed)[0]
+
+
+# ---- the rules -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("n", "m", "rank"), [(1000, 60, 4), (300, 40, 3), (60, 100, 3)])
+def test_noise_is_found_below_outliers(n: int, m: int, rank: int, seed: int) -> None:
+    x, _, _ = planted(n, m, rank, sigma=0.2, seed=seed)
+    assert rules.noise_level(x, rank) == pytest.approx(0.2, rel=0.2)
+    assert rules.noise_level(x, rank + 4) == pytest.approx(0.2, rel=0.2)
+
+
+def test_noise_scales_with_the_data_and_is_never_zero() -> None:
+    x, low_rank, _ = planted()
+    assert rules.noise_level(7 * x, 3) == pytest.approx(7 * rules.noise_level(x, 3), rel=1e-6)
+    size = np.median(np.linalg.norm(low_rank - np.median(low_rank, axis=0), axis=1))
+    assert rules.noise_level(low_rank, 3) == pytest.approx(0.01 * size / math.sqrt(40))
+    for same in (np.zeros((5, 4)), np.ones((5, 4))):
+        assert rules.noise_level(same, 3) > 0
+
+
+def test_automatic_weights_are_those_of_the_docstrings() -> None:
+    x, _, _ = planted(500, 40)
+    robust = RobustPCA(3, transform="exact", passes=1).fit(x)
+    sigma = rules.noise_level(x - robust.mean_, 3)
+    assert robust.lam_ == pytest.approx(math.sqrt(2) * sigma, rel=1e-3)
+    assert robust.lam_star_ == pytest.approx(math.sqrt(2 * 500) * sigma, rel=1e-3)
+    coder = SparseCoding(12, transform="exact", passes=1).fit(x)
+    sigma = rules.noise_level(x.astype(np.float32), 12)
+    assert coder.lam_ == pytest.approx(sigma * math.sqrt(2 * math.log(12)), rel=1e-3)
+    given = RobustPCA(3, lam=0.5, lam_star=4.0, transform="exact", passes=1).fit(x)
+    assert (given.lam_, given.lam_star_) == (0.5, 4.0)
+    assert (given.model_.lam, given.model_.lam_star) == (0.5, 4.0)
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3, 7, 16])
+@pytest.mark.parametrize("atoms", [2, 12, 300])
+def test_top_k_schedules_end_with_all_coefficients(atoms: int, layers: int) -> None:
+    schedule = rules.coordinate_schedule(atoms, layers)
+    assert len(schedule) == layers
+    assert schedule == sorted(schedule)
+    assert schedule[-1] == atoms
+
+
+# ---- the mathematics -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", TRANSFORMERS)
+def test_exact_codes_are_those_of_solve(kind: type) -> None:
+    x = data_for(kind)
+    estimator = kind(5, transform="exact", passes=3).fit(x)
+    assert estimator.encoder_ is None
+    assert estimator.gap_ == 0
+    centred = torch.from_numpy(x if estimator.mean_ is None else x - estimator.mean_)
+    solution = pu.solve(estimator.model_, centred, tol=1e-8)
+    codes = estimator.transform(x)
+    scale = float(solution.codes.abs().max())
+    assert np.abs(codes - solution.codes[:, :5].numpy()).max() < 1e-2 * scale
+    optimum = float(solution.objective.mean())
+    assert -estimator.score(x) == pytest.approx(optimum, rel=1e-5)
+
+
+def test_nonnegative_least_squares_of_any_size_and_ridge() -> None:
+    from scipy.optimize import nnls
+
+    rng = np.random.default_rng(0)
+    atoms = rng.random((6, 10))
+    x = rng.random((20, 10)) * np.logspace(-3, 3, 20)[:, None]
+    x[7] = 0
+    for ridge in (0.0, 0.3):
+        model = pu.models.NMF(torch.from_numpy(atoms), ridge)
+        codes = rules.exact(model, torch.from_numpy(x), 1e-6).numpy()
+        stacked = np.vstack([atoms.T, math.sqrt(ridge) * np.eye(6)])
+        right = [nnls(stacked, np.r_[row, np.zeros(6)])[0] for row in x]
+        np.testing.assert_allclose(codes, right, rtol=1e-3, atol=1e-5 * x.max(axis=1).max())
+        best = model.objective(torch.from_numpy(x), torch.from_numpy(np.array(right)))
+        found = model.objective(torch.from_numpy(x), torch.from_numpy(codes))
+        np.testing.assert_allclose(found, best, rtol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def patches() -> np.ndarray:
+    return textures.patches(1000).numpy()
+
+
+@pytest.fixture(scope="module")
+def trained(patches: np.ndarray) -> SparseCoding:
+    return SparseCoding(64, lam=1.0, layers=7, steps=400, threads=1).fit(patches)
+
+
+def test_trained_encoders_are_near_the_optimum_on_new_patches(trained: SparseCoding) -> None:
+    assert type(trained.encoder_).__name__ == "ProximalEncoder"
+    assert trained.gap_ < 0.01
+    x = textures.patches(100, "test", seed=1).numpy()
+    exact = copy.deepcopy(trained).set_params(transform="exact")
+    assert trained.score(x) < exact.score(x) * (1 - 1e-6)
+    assert trained.score(x) == pytest.approx(exact.score(x), rel=0.02)
+
+
+def test_many_atoms_are_coded_by_top_k_layers() -> None:
+    x = planted(400, 10)[0]
+    coder = SparseCoding(30, **SMALL).fit(x)
+    assert coder.encoder_.coordinates == (4, 16, 30)
+    assert coder.transform(x).shape == (400, 30)
+
+
+def test_single_and_double_precision_agree(trained: SparseCoding) -> None:
+    x = textures.patches(100, "test", seed=2).numpy()
+    single, double = trained.transform(x), trained.transform(x.astype(np.float64))
+    assert (single.dtype, double.dtype) == (np.float32, np.float64)
+    # compiled and eager torch are two programs; they must be the same function
+    assert np.abs(single - double).max() < 1e-4 * np.abs(double).max()
+
+
+@pytest.mark.parametrize("kind", TRANSFORMERS)
+def test_single_and_double_precision_agree_for_all(kind: type) -> None:
+    x = data_for(kind)
+    estimator = kind(5, **SMALL).fit(x)
+    single, double = estimator.transform(x.astype(np.float32)), estimator.transform(x)
+    assert np.abs(single - double).max() < 1e-4 * np.abs(double).max()
+
+
+@pytest.mark.parametrize("transform", ["encoder", "exact"])
+def test_robust_pca_finds_what_was_planted(transform: str) -> None:
+    x, low_rank, where = planted(shift=5.0)
+    estimator = RobustPCA(3, transform=transform, layers=7, steps=300, threads=1).fit(x)
+    new, new_low_rank, new_where = planted(seed=5, shift=5.0)
+    for data, truth, wild in ((x, low_rank, where), (new, new_low_rank, new_where)):
+        parts = estimator.split(data)
+        variation = np.linalg.norm(truth - truth.mean(axis=0))
+        assert np.linalg.norm(parts.low_rank - truth) < 0.1 * variation
+        assert np.mean((parts.outliers != 0)[wild]) > 0.99
+        assert np.mean((parts.outliers != 0)[~wild]) < 0.3
+        assert parts.sparse is parts.outliers
+        np.testing.assert_allclose(parts.scores, estimator.transform(data))
+        np.testing.assert_allclose(estimator.inverse_transform(parts.scores), parts.low_rank)
+        # what the two parts leave is noise, which exact outliers clip at lam
+        left = data - parts.low_rank - parts.sparse
+        assert np.linalg.norm(left) < 1.2 * 0.1 * math.sqrt(left.size)
+        if transform == "exact":
+            assert np.abs(left).max() < estimator.lam_ * (1 + 1e-3)
+
+
+def test_robust_pca_is_the_convex_solution() -> None:
+    x, _, _ = planted(200, 30)
+    estimator = RobustPCA(8, center=False, transform="exact", passes=60).fit(x)
+    convex, _ = pu.robust_pca(x, estimator.lam_star_, estimator.lam_)
+    found = estimator.split(x).low_rank
+    assert np.linalg.norm(found - np.asarray(convex)) < 0.02 * np.linalg.norm(convex)
+
+
+@pytest.mark.parametrize("kind", [NMF, RobustNMF])
+def test_nonnegative_parts_explain_the_data(kind: type) -> None:
+    x = parts_of_tones()
+    estimator = kind(5, layers=7, steps=300, threads=1).fit(x)
+    codes = estimator.transform(x)
+    assert codes.min() >= 0
+    assert estimator.components_.min() >= 0
+    left = x - estimator.inverse_transform(codes)
+    if kind is RobustNMF:
+        left -= estimator.split(x).sparse
+    assert np.linalg.norm(left) < 0.1 * np.linalg.norm(x)
+
+
+@pytest.mark.parametrize("penalty", ["group", "hilasso"])
+def test_groups(penalty: str) -> None:
+    x = planted(400, 20)[0]
+    groups = [[i, i + 1] for i in range(0, 12, 2)]
+    coder = SparseCoding(12, penalty=penalty, groups=groups, **SMALL).fit(x)
+    assert type(coder.encoder_).__name__ == "BlockCoordinateEncoder"
+    active = coder.transform(x).reshape(len(x), 6, 2) != 0
+    assert 0 < active.any(axis=2).mean() < 1
+    if penalty == "group":
+        assert (active.any(axis=2) == active.all(axis=2)).mean() > 0.99
+        assert coder.lam_group_ is None
+    else:
+        assert coder.lam_group_ > 0
+
+
+def test_a_penalty_of_ones_own_and_nonnegative_codes() -> None:
+    x = planted(400, 20)[0]
+    own = SparseCoding(8, penalty=penalties.L1(0.5, nonnegative=True), **SMALL).fit(x)
+    named = SparseCoding(8, lam=0.5, nonnegative=True, **SMALL).fit(x)
+    assert own.transform(x).min() >= 0
+    np.testing.assert_allclose(own.transform(x), named.transform(x))
+    assert own.lam_ is None
+
+
+def test_centring_adds_the_mean_back() -> None:
+    x = planted(300, 20, shift=30.0)[0]
+    coder = SparseCoding(20, lam=0.01, center=True, transform="exact").fit(x)
+    np.testing.assert_allclose(coder.mean_, x.mean(axis=0))
+    left = x - coder.inverse_transform(coder.transform(x))
+    assert np.linalg.norm(left) < 0.05 * np.linalg.norm(x - coder.mean_)
+
+
+# ---- new data ------------------------------------------------------------------------------
+
+
+def test_a_warning_tells_when_the_encoder_is_far_off(trained: SparseCoding) -> None:
+    x = textures.patches(200, "test", seed=3).numpy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trained.transform(x)
+        trained.transform(x.astype(np.float64))
+    other = 20 * np.random.default_rng(0).standard_normal(x.shape).astype(np.float32)
+    with pytest.warns(UserWarning, match="partial_fit") as caught:
+        trained.transform(other)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trained.transform(other[:19])  # too few rows to judge by
+        copy.deepcopy(trained).set_params(transform="exact").transform(other)
+
+
+@pytest.mark.parametrize("transform", ["encoder", "exact"])
+@pytest.mark.parametrize("kind", TRANSFORMERS)
+def test_partial_fit_follows(kind: type, transform: str) -> None:
+    x = data_for(kind, 600)
+    other = np.ascontiguousarray(x[:, ::-1])
+    estimator = kind(5, transform=transform, **SMALL).fit(x)
+    before = estimator.score(other)
+    kept = estimator.score(x)
+    atoms = estimator.components_.copy()
+    estimator.partial_fit(x)
+    # more of the same changes little
+    assert estimator.score(x) > kept * 1.05
+    for _ in range(3):
+        estimator.partial_fit(other)
+    assert estimator.n_samples_seen_ == 5 * 600
+    assert not np.array_equal(atoms, estimator.components_)
+    np.testing.assert_array_equal(estimator.components_, estimator.model_.dictionary.numpy())
+    assert estimator.score(other) > before + 0.15 * (kept - before)
+    assert np.isfinite(estimator.transform(other)).all()
+    single, double = estimator.transform(other.astype(np.float32)), estimator.transform(other)
+    assert np.abs(single - double).max() < 1e-3 * np.abs(double).max()
+
+
+@pytest.mark.parametrize("transform", ["encoder", "exact"])
+@pytest.mark.parametrize("kind", TRANSFORMERS)
+def test_partial_fit_starts_by_itself(kind: type, transform: str) -> None:
+    x = data_for(kind, 400)
+    estimator = kind(5, transform=transform, layers=3, threads=1)
+    for batch in np.split(x, 4):
+        estimator.partial_fit(batch)
+    assert estimator.n_samples_seen_ == 400
+    assert estimator.transform(x).shape == (400, 5)
+    few = kind(5, transform=transform, layers=3, threads=1).partial_fit(x[:2])
+    assert few.transform(x).shape == (400, 5)
+
+
+# ---- scikit-learn's company ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", TRANSFORMERS)
+def test_the_argument_transform_and_the_method_live_together(kind: type) -> None:
+    estimator = kind(4, transform="exact", layers=5)
+    assert estimator.get_params()["transform"] == "exact"
+    again = clone(estimator).set_params(transform="encoder", layers=2)
+    assert (again.get_params()["transform"], again.layers) == ("encoder", 2)
+    assert callable(again.transform)
+    assert "transform='exact'" in repr(estimator)
+    with pytest.raises(ValueError, match="Invalid parameter"):
+        again.set_params(transforms="exact")
+
+
+@pytest.mark.parametrize("kind", TRANSFORMERS)
+def test_pickles_give_equal_codes_and_go_on_learning(kind: type) -> None:
+    x = data_for(kind, 300)
+    estimator = kind(4, **SMALL).fit(x).partial_fit(x)
+    single = x.astype(np.float32)
+    codes = estimator.transform(x), estimator.transform(single)
+    again = pickle.loads(pickle.dumps(estimator))
+    np.testing.assert_array_equal(again.transform(x), codes[0])
+    np.testing.assert_array_equal(again.transform(single), codes[1])
+    again.partial_fit(x)
+    estimator.partial_fit(x)
+    np.testing.assert_array_equal(again.components_, estimator.components_)
+    np.testing.assert_array_equal(again.transform(x), estimator.transform(x))
+
+
+def test_the_same_seed_gives_the_same_and_none_is_zero() -> None:
+    x = planted(300, 12)[0]
+    codes = [
+        SparseCoding(8, random_state=seed, **SMALL).fit_transform(x) for seed in (None, 0, 0, 1)
+    ]
+    np.testing.assert_array_equal(codes[0], codes[1])
+    np.testing.assert_array_equal(codes[1], codes[2])
+    assert not np.array_equal(codes[2], codes[3])
+
+
+def test_grid_search_and_pipelines() -> None:
+    x, y = load_digits(return_X_y=True)
+    x, y = x[:300] / 16, y[:300]
+    pipeline = make_pipeline(SparseCoding(20, **SMALL), LogisticRegression(max_iter=500))
+    search = GridSearchCV(pipeline, {"sparsecoding__transform": ["encoder", "exact"]}, cv=2)
+    search.fit(x, y)
+    assert search.best_score_ > 0.8
+    own = GridSearchCV(RobustPCA(3, **SMALL), {"transform": ["encoder", "exact"]}, cv=2).fit(x)
+    assert own.best_params_ == {"transform": "exact"}
+
+
+def test_data_frames_in_and_out() -> None:
+    pandas = pytest.importorskip("pandas")
+    x = pandas.DataFrame(planted(100, 6)[0], columns=list("abcdef"))
+    estimator = RobustPCA(2, **SMALL).set_output(transform="pandas").fit(x)
+    frame = estimator.transform(x)
+    assert list(frame.columns) == ["robustpca0", "robustpca1"]
+    assert isinstance(estimator.split(x).low_rank, np.ndarray)
+    np.testing.assert_allclose(estimator.inverse_transform(frame), estimator.split(x).low_rank)
+
+
+def decompose(S, transformer, fit=True):
+    """What librosa.decompose.decompose does with a transformer."""
+    rows = S.T
+    activations = transformer.fit_transform(rows) if fit else transformer.transform(rows)
+    return transformer.components_.T, activations.T
+
+
+@pytest.mark.parametrize("kind", [NMF, RobustNMF])
+def test_librosa_can_decompose_by_them(kind: type) -> None:
+    spectrogram = parts_of_tones(200).T
+    estimator = kind(5, layers=5, steps=100, threads=1)
+    components, activations = decompose(spectrogram, estimator)
+    assert components.shape == (40, 5)
+    assert activations.shape == (5, 200)
+    left = np.linalg.norm(spectrogram - components @ activations)
+    assert left < 0.35 * np.linalg.norm(spectrogram)
+    again = decompose(spectrogram, estimator, fit=False)[1]
+    np.testing.assert_allclose(again, activations)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "error", "words"),
+    [
+        (SparseCoding(0), ValueError, "n_components must be at least 1, got 0"),
+        (SparseCoding(2.5), TypeError, "n_components must be an integer, got float"),
+        (SparseCoding(2, lam="big"), ValueError, "lam must be 'auto' or a number, got 'big'"),
+        (RobustPCA(2, lam_star=-1.0), ValueError, "lam_star must be 'auto' or non-negative"),
+        (SparseCoding(2, penalty="l2"), ValueError, "penalty must be one of 'l1', 'group'"),
+        (SparseCoding(2, penalty="group"), ValueError, "penalty='group' needs groups"),
+        (SparseCoding(2, penalty=3), TypeError, "penalty must be a name or a Penalty, got int"),
+        (NMF(2, transform="fast"), ValueError, "transform must be one of 'encoder', 'exact'"),
+        (NMF(2, passes=0), ValueError, "passes must be at least 1, got 0"),
+        (NMF(2, regime="magic"), ValueError, "regime must be one of 'unsupervised'"),
+        (NMF(2, layers=0), ValueError, "layers must be at least 1, got 0"),
+    ],
+    ids=lambda value: None if isinstance(value, type) else str(value)[:40],
+)
+def test_settings_are_refused_in_one_sentence(estimator, error, words) -> None:
+    with pytest.raises(error) as caught:
+        estimator.fit(np.random.default_rng(0).random((20, 4)))
+    assert str(caught.value).startswith(words)
+
+
+def test_other_misuse_is_refused() -> None:
+    x = planted(100, 6)[0]
+    estimator = RobustPCA(2, transform="exact", passes=1).fit(x)
+    with pytest.raises(ValueError, match="X has 3 columns, but there are 2 components"):
+        estimator.inverse_transform(np.ones((4, 3)))
+    with pytest.raises(ValueError, match="fit it again"):
+        estimator.set_params(transform="encoder").transform(x)
+    with pytest.raises(ValueError, match="Negative values"):
+        NMF(2).fit(x)
+
+
+def test_a_regime_of_ones_own_is_left_alone() -> None:
+    x = planted(100, 6)[0]
+    regime = regimes.Approximation()
+    estimator = SparseCoding(4, regime=regime, **SMALL).fit(x)
+    assert regime._codes is None
+    assert estimator.encoder_.regime == "approximation"
+
+
+# ---- the classifier ------------------------------------------------------------------------
+
+
+def test_digits_are_told_apart() -> None:
+    x, y = load_digits(return_X_y=True)
+    names = np.array([f"digit {value}" for value in range(10)])[y]
+    train, test, wanted, true = train_test_split(
+        x, names, test_size=0.5, stratify=y, random_state=0
+    )
+    classifier = PursuitClassifier(8, steps=300, threads=1).fit(train, wanted)
+    assert classifier.score(test, true) > 0.95
+    decision = classifier.decision_function(test)
+    assert decision.shape == (len(test), 10)
+    single = classifier.decision_function(test.astype(np.float32))
+    assert np.abs(single - decision).max() < 1e-4
+    again = pickle.loads(pickle.dumps(classifier))
+    np.testing.assert_array_equal(again.predict(test), classifier.predict(test))
+
+
+def test_two_classes_have_one_decision() -> None:
+    x, y = load_digits(n_class=2, return_X_y=True)
+    classifier = PursuitClassifier(4, steps=50, threads=1).fit(x, y)
+    decision = classifier.decision_function(x)
+    assert decision.shape == (len(x),)
+    np.testing.assert_array_equal(classifier.predict(x), (decision > 0).astype(int))
+    assert classifier.score(x, y) > 0.98
+    with pytest.raises(ValueError, match="one class only"):
+        classifier.fit(x, np.zeros(len(x)))

