@@ -482,6 +482,22 @@ def test_a_killed_run_goes_on_bit_by_bit(dictionary: str, tmp_path: Path) -> Non
     assert not [p for p in os.listdir(tmp_path) if p.endswith(".part") and p.startswith(".u")]
 
 
+def test_a_resumed_run_approximates_the_same_codes(tmp_path: Path) -> None:
+    """In single precision, where codes of a row depend a little on the rows beside it."""
+    model, x = signals("lasso", 900, dtype=torch.float32)
+    encoders = [pu.ProximalEncoder(model, 3) for _ in range(2)]
+    for encoder, stop in zip(encoders, (None, 40), strict=True):
+        path = tmp_path / f"{stop}.checkpoint"
+        options = {"regime": regimes.Approximation(), "steps": 80, "checkpoint": path}
+        pu.fit(encoder, x, callback=lambda p, s=stop: s is not None and p.step >= s, **options)
+        if stop is not None:
+            pu.fit(encoder, x, **(options | {"regime": regimes.Approximation()}))
+    for (key, a), b in zip(
+        encoders[0].state_dict().items(), encoders[1].state_dict().values(), strict=True
+    ):
+        assert torch.equal(a, b), key
+
+
 def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
     model, x = signals("lasso", 600)
     path = tmp_path / "run.checkpoint"

@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -320,6 +320,9 @@ class _Run:
                 if losses:
                     self._look(step, losses, held)
                 break
+            if checkpoint is not None:
+                # what a regime keeps for a row would depend on where a run was resumed
+                batch = replace(batch, rows=None)
             loss = self._step(step, self.checked(batch))
             losses.append(loss)
             self.history.steps = step + 1
