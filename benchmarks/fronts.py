@@ -221,7 +221,7 @@ def spams_hilasso(front: Front, groups: list[list[int]]) -> Callable[[], Any]:
     def run() -> np.ndarray:
         codes = spams.fistaFlat(
             x, atoms, start, groups=labels, loss="square", regul="sparse-group-lasso-l2",
-            lambda1=0.2, lambda2=0.05 / 0.2, tol=1e-6, max_it=500, numThreads=1,
+            lambda1=0.2, lambda2=0.05, tol=1e-6, max_it=500, numThreads=1,
         )  # fmt: skip
         return codes.T
 
