@@ -25,6 +25,7 @@ from torch import Tensor
 import pursuit as pu
 from pursuit.datasets import textures
 from pursuit.encoders.encoder import Encoder
+from pursuit.estimator_rules import coordinate_schedule
 from pursuit.models import Lasso
 from pursuit.solvers.plain import iterates
 
@@ -35,9 +36,7 @@ Build = Callable[[Lasso], Encoder]
 
 def top_k(model: Lasso, layers: int, step: str = "coupled") -> Encoder:
     """Few coefficients a layer at first, all of them in the last."""
-    widths = [4] * (layers // 2) + [8] * (layers - layers // 2 - 2) + [16, model.code_size]
-    if model.code_size > 128 and layers < 10:
-        widths = [2 * width for width in widths[:-1]] + widths[-1:]
+    widths = coordinate_schedule(model.code_size, layers)
     return pu.CoordinateEncoder(
         model, layers, coordinates=widths, step=step, momentum=True, final="partial"
     )

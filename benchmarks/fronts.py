@@ -332,23 +332,11 @@ def judge(front: Front, rounds: int) -> list[tuple[str, Contender, float, float]
 
 
 def draw(title: str, results: list[tuple[str, Contender, float, float]], path: Path) -> None:
-    from matplotlib.figure import Figure
-
-    colours = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    axes = figure.add_subplot()
-    names = list(dict.fromkeys(name for name, *_ in results))
-    for number, name in enumerate(names):
-        points = [(one.microseconds, max(gap, 1e-7)) for own, one, gap, _ in results if own == name]
-        marker = "o" if number < len(colours) else "s"
-        axes.plot(*zip(*points, strict=True), marker=marker, markersize=4, linewidth=1.2,
-                  color=colours[number % len(colours)], label=name)  # fmt: skip
-    axes.set(xscale="log", yscale="log", xlabel="microseconds a signal", ylabel="relative gap")
-    axes.set_title(title, fontsize=10)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(frameon=False, fontsize=8, loc="outside right upper")
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for name, one, gap, _ in results:
+        curves.setdefault(name, []).append((one.microseconds, gap))
+    pu.plots.front(curves, title=title, path=path)
 
 
 def main() -> None:

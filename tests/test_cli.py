@@ -17,6 +17,7 @@ import torch
 import typer
 
 import pursuit as pu
+from processes import assert_refused, pursuit, python
 from pursuit.cli import bench
 from pursuit.cli.errors import sentences
 
@@ -24,31 +25,10 @@ ROOT = Path(__file__).parents[1]
 HEAVY = {"torch", "numpy", "numba", "scipy", "sklearn", "matplotlib", "onnx", "safetensors"}
 FEATURES, ATOMS, LAYERS = 5, 9, 3
 
-#: where these are set, typer would colour the help even in a pipe
-COLOURS = ("GITHUB_ACTIONS", "FORCE_COLOR", "PY_COLORS")
-ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in COLOURS}
-
-
-def run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=ENVIRONMENT)
-
-
-def pursuit(*arguments: object, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    return run([sys.executable, *options, "-m", "pursuit", *map(str, arguments)])
-
 
 def imported(done: subprocess.CompletedProcess[str]) -> set[str]:
     """The packages that a process started with ``-X importtime`` has imported."""
     return set(re.findall(r"^import time:[^|]*\|[^|]*\| +(\w+)", done.stderr, re.MULTILINE))
-
-
-def assert_refused(done: subprocess.CompletedProcess[str], code: int, sentence: str) -> None:
-    """One line on stderr that has the sentence in it, and nothing else."""
-    assert done.returncode == code
-    assert done.stdout == ""
-    assert done.stderr.count("\n") == 1
-    assert done.stderr.startswith("error: ")
-    assert sentence in done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -299,7 +279,7 @@ def bench_of(repository: Path, *arguments: str) -> list[str]:
     package = repository / "src" / "pursuit" / "__init__.py"
     code = f"import pursuit; pursuit.__file__ = {str(package)!r}\n"
     code += "from pursuit.cli.main import main; main()"
-    return [sys.executable, "-c", code, "bench", *arguments]
+    return ["-c", code, "bench", *arguments]
 
 
 def test_bench_lists_every_script() -> None:
@@ -329,31 +309,31 @@ def test_scripts_are_those_with_a_main(repository: Path) -> None:
 
 
 def test_bench_runs_what_is_named_and_passes_arguments(repository: Path) -> None:
-    done = run(bench_of(repository, "good", "--", "--rounds", "3", "--"))
+    done = python(*bench_of(repository, "good", "--", "--rounds", "3", "--"))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "---- good --rounds 3 --\nsaid --rounds 3 --\n"
 
 
 def test_bench_goes_on_after_a_failure_and_names_it(repository: Path) -> None:
-    done = run(bench_of(repository, "bad", "good"))
+    done = python(*bench_of(repository, "bad", "good"))
     assert (done.returncode, done.stderr) == (1, "error: bad exited with 3\n")
     assert done.stdout == "---- bad\n---- good\nsaid\n"
 
 
 def test_bench_refuses_unknown_names_before_it_runs(repository: Path) -> None:
-    done = run(bench_of(repository, "good", "helper", "nonsense"))
+    done = python(*bench_of(repository, "good", "helper", "nonsense"))
     assert_refused(done, 1, "there is no benchmark helper or nonsense; there are bad, broken, good")
 
 
 def test_benchmarks_come_with_the_repository(tmp_path: Path) -> None:
-    done = run(bench_of(tmp_path, "--list"))
+    done = python(*bench_of(tmp_path, "--list"))
     assert_refused(done, 1, "clone it and run make bench")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 def test_an_interrupted_benchmark(repository: Path) -> None:
     with subprocess.Popen(
-        bench_of(repository, "long", "good"),
+        [sys.executable, *bench_of(repository, "long", "good")],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

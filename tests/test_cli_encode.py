@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import pursuit as pu
+from processes import assert_refused, pursuit, python
 from pursuit.cli.data import Table, appended, open_table, patches
 from pursuit.files import read
 
@@ -27,33 +28,11 @@ SMALL_PIECES = (
 )
 
 
-def run(*command: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *map(str, command)], capture_output=True, text=True, timeout=120
-    )
-
-
-def pursuit(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return run("-m", "pursuit", *arguments)
-
-
 def said(done: subprocess.CompletedProcess[str]) -> dict:
     """What a command with --json has said, and that it said nothing else."""
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\n") == 1
     return json.loads(done.stdout)
-
-
-def errors_of(done: subprocess.CompletedProcess[str]) -> list[str]:
-    """The lines on stderr; that a kernel is compiled may be said besides, on a slow machine."""
-    return [line for line in done.stderr.splitlines() if not line.startswith("compiling the ")]
-
-
-def assert_refused(done: subprocess.CompletedProcess[str], code: int, sentence: str) -> None:
-    (line,) = errors_of(done)
-    assert line.startswith("error: ")
-    assert sentence in line
-    assert (done.returncode, done.stdout) == (code, "")
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -108,7 +87,7 @@ def test_pieces_make_no_difference(folder: Path, dtype: str, order: str) -> None
     values = np.random.default_rng(2).integers(-50, 50, (ROWS, FEATURES)).astype(dtype, order=order)
     np.save(folder / "x.npy", values)
     source, out = folder / "lasso.safetensors", folder / "z.npy"
-    done = run("-c", SMALL_PIECES, "encode", source, folder / "x.npy", "-o", out, "--threads", 1)
+    done = python("-c", SMALL_PIECES, "encode", source, folder / "x.npy", "-o", out, "--threads", 1)
     assert done.returncode == 0, done.stderr
     expected = pu.runtime.load(source)(values.astype(np.float32))
     np.testing.assert_allclose(np.load(out), expected, rtol=1e-5, atol=1e-4)
@@ -121,7 +100,7 @@ def test_encode_does_not_import_torch(folder: Path) -> None:
         "assert 'numba' in sys.modules and 'torch' not in sys.modules"
     )
     arguments = [folder / "lasso.safetensors", folder / "x.npy", "-o", folder / "z.npy"]
-    done = run("-c", code, "encode", *arguments, "--json")
+    done = python("-c", code, "encode", *arguments, "--json")
     assert said(done)["rows"] == ROWS
 
 
@@ -130,7 +109,7 @@ def test_exact_codes_are_certified(folder: Path, source: str, signals: np.ndarra
     saved, out = folder / f"{source}.safetensors", folder / "z.npy"
     tol = [] if source == "model" else ["--tol", "1e-4"]
     written = said(
-        run("-c", SMALL_PIECES, "encode", saved, folder / "x.npy", "-o", out, *tol, "--json")
+        python("-c", SMALL_PIECES, "encode", saved, folder / "x.npy", "-o", out, *tol, "--json")
     )
     thing, x = pu.load(saved), torch.from_numpy(signals)
     model, init = (thing, None) if source == "model" else (thing.model, thing)
@@ -263,7 +242,7 @@ def test_encode_refuses_and_leaves_nothing_behind(
             text = {"words in the csv": "1,2\n3,four\n", "empty csv": "\n# nothing\n"}
             data.write_text(text.get(mistake, "a,b\n"))
     before = content(folder)
-    done = run("-c", SMALL_PIECES, "encode", saved, data, "-o", out, *options)
+    done = python("-c", SMALL_PIECES, "encode", saved, data, "-o", out, *options)
     assert_refused(done, 1, sentence.format(model=saved))
     assert content(folder) == before
 
@@ -275,7 +254,7 @@ def test_an_old_output_survives_an_error(folder: Path, signals: np.ndarray) -> N
     (folder / "z.npy").write_bytes(b"old")
     before = content(folder)
     arguments = [folder / "lasso.safetensors", folder / "x.npy", "-o", folder / "z.npy"]
-    assert_refused(run("-c", SMALL_PIECES, "encode", *arguments), 1, f"in row {ROWS - 1}")
+    assert_refused(python("-c", SMALL_PIECES, "encode", *arguments), 1, f"in row {ROWS - 1}")
     assert content(folder) == before
 
 
@@ -347,7 +326,7 @@ def test_decode_gives_the_signals_of_the_library(
     np.save(folder / "z.npy", codes.numpy())
     options = [] if part is None else ["--part", part]
     arguments = [saved, folder / "z.npy", "-o", folder / "y.npy", *options]
-    done = run("-c", SMALL_PIECES, "decode", *arguments, "--json")
+    done = python("-c", SMALL_PIECES, "decode", *arguments, "--json")
     if part == "low_rank" and source != "rpca":
         assert_refused(done, 1, "codes of Lasso have no low_rank part")
         assert not (folder / "y.npy").exists()

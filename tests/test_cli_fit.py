@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import pursuit as pu
+from processes import assert_refused, pursuit, python
 from pursuit import files
 from pursuit.estimator_rules import choose_encoder, relative_gap
 from pursuit.estimators import RobustNMF, SparseCoding
@@ -28,22 +29,6 @@ SEVERAL = (
     "import json, sys; from pursuit.cli.main import app\n"
     "for arguments in json.loads(sys.argv[1]): app(arguments, standalone_mode=False)"
 )
-
-
-def run(*command: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *map(str, command)], capture_output=True, text=True, timeout=300
-    )
-
-
-def pursuit(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return run("-m", "pursuit", *arguments)
-
-
-def assert_refused(done: subprocess.CompletedProcess[str], code: int, sentence: str) -> None:
-    assert done.stderr.startswith("error: ")
-    assert sentence in done.stderr
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +71,7 @@ def fitted(folder: Path) -> dict[str, dict]:
         ["fit", kind, data, "-o", output, *own, *common]
         for (kind, own), output in zip(COMMANDS.items(), outputs, strict=True)
     ]
-    done = run("-c", SEVERAL, json.dumps(commands))
+    done = python("-c", SEVERAL, json.dumps(commands))
     assert done.returncode == 0, done.stderr
     said = [json.loads(line) for line in done.stdout.splitlines()]
     return dict(zip(COMMANDS, said, strict=True))

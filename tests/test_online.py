@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 import pursuit as pu
 from families import problem
+from processes import kill_some
 from pursuit import regimes
 from pursuit.models import Lasso, RobustPCA
 
@@ -278,16 +276,7 @@ def test_a_killed_learner_goes_on_bit_by_bit(step: str, tmp_path: Path) -> None:
         return [sys.executable, "-c", code]
 
     subprocess.run(script("unbroken", 0.0), check=True, capture_output=True)
-    rng = np.random.default_rng(len(step))
-    kills = 0
-    for _ in range(3):
-        with subprocess.Popen(script("broken", 0.1), stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            process.stdout.readline()
-            time.sleep(rng.uniform(0.2, 0.9))
-            process.send_signal(signal.SIGKILL)
-            kills += process.wait() == -signal.SIGKILL
-    assert kills >= 2
+    kill_some(script("broken", 0.1), seed=len(step), shortest=0.2)
     subprocess.run(script("broken", 0.0), check=True, capture_output=True)
     unbroken, broken = (
         learner(step).resume(tmp_path / f"{name}.safetensors") for name in ("unbroken", "broken")

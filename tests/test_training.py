@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pursuit as pu
 from families import FEATURES, problem
+from processes import kill_some
 from pursuit import models, regimes, training
 from test_encoders import KINDS, bank_models, build, thresholds_of
 
@@ -461,16 +460,8 @@ def test_a_killed_run_goes_on_bit_by_bit(dictionary: str, tmp_path: Path) -> Non
         return [sys.executable, "-c", code]
 
     subprocess.run(script("unbroken", 0.0), check=True, capture_output=True)
-    rng = np.random.default_rng(["fixed", "gradient", "statistics"].index(dictionary))
-    kills = 0
-    for _ in range(3):
-        with subprocess.Popen(script("broken", 0.1), stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            process.stdout.readline()
-            time.sleep(rng.uniform(0.1, 0.9))
-            process.send_signal(signal.SIGKILL)
-            kills += process.wait() == -signal.SIGKILL
-    assert kills >= 2
+    seed = ["fixed", "gradient", "statistics"].index(dictionary)
+    kill_some(script("broken", 0.1), seed, shortest=0.1)
     subprocess.run(script("broken", 0.0), check=True, capture_output=True)
     unbroken, broken = (
         pu.load(tmp_path / f"{name}.safetensors") for name in ("unbroken", "broken")

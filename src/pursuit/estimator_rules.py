@@ -19,6 +19,7 @@ from .encoders.coordinate import CoordinateEncoder
 from .encoders.encoder import Encoder
 from .encoders.proximal import ProximalEncoder
 from .models import NMF, SparseModel
+from .online import SAMPLES_AN_ATOM, SHARE
 from .penalties import L1, Elastic, Penalty
 from .solvers.restart import RESTART
 from .solvers.solve import choose, solve
@@ -58,8 +59,8 @@ LARGE = 400
 START_PASSES = 20
 #: samples that all passes together go through, and the most passes
 PASSED, MOST_PASSES = 30_000, 30
-#: the most samples that a stream of exact codes remembers, and the fewest for each atom
-MEMORY, SAMPLES_AN_ATOM = 10_000, 5
+#: the most samples that a stream of exact codes remembers
+MEMORY = 10_000
 #: the relative gap of codes from which a dictionary is learned
 LEARNING = 1e-3
 #: that of codes that count as exact
@@ -296,8 +297,11 @@ def statistics(model: SparseModel, x: Tensor, seed: int = 0) -> OnlineDictionary
 
 
 def memory(online: OnlineDictionary, seen: int) -> float:
-    """The beta that remembers a quarter of what has come, 5 samples an atom to 10 000."""
-    remembered = max(min(seen / 4, MEMORY), SAMPLES_AN_ATOM * len(online.atoms), 2)
+    """The beta that remembers a quarter of what has come, 5 samples an atom to 10 000.
+
+    The rule of `OnlineLearner` for a stream that does not change.
+    """
+    remembered = max(min(SHARE * seen, MEMORY), SAMPLES_AN_ATOM * len(online.atoms), 2)
     return 1 - 1 / remembered
 
 

@@ -10,13 +10,14 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 
-__all__ = ["below", "read", "write", "write_whole"]
+__all__ = ["below", "one_line", "read", "whole", "write", "write_whole"]
 
 Array = np.ndarray[Any, Any]
 T = TypeVar("T")
@@ -31,20 +32,29 @@ def write(
     """Arrays and their description to one file, whole or not at all."""
     from safetensors.numpy import save
 
-    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    # ascontiguousarray makes a vector of a number
-    whole = {name: array.reshape(arrays[name].shape) for name, array in whole.items()}
+    # ascontiguousarray alone makes a vector of a number
+    rows = {name: np.ascontiguousarray(a).reshape(a.shape) for name, a in arrays.items()}
     text = json.dumps({"format": "pursuit", "version": VERSION, **info})
-    write_whole(path, save(whole, {"pursuit": text, "checksum": _checksum(text, whole)}))
+    write_whole(path, save(rows, {"pursuit": text, "checksum": _checksum(text, rows)}))
 
 
 def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
-    """Bytes to a file, whole or not at all: a file that is there is replaced in the end."""
+    """Bytes to a file, whole or not at all."""
+    with whole(path) as file:
+        file.write(content)
+
+
+@contextmanager
+def whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Within, a file to write to; it takes its place in the end, and after an error leaves nothing.
+
+    A file that is there is replaced.
+    """
     path = Path(path)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.chmod(name, 0o666 & ~_umask())

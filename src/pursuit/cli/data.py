@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import os
 import signal
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +19,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from ..files import one_line
+from ..files import one_line, whole
 
 __all__ = ["Table", "appended", "check_output", "open_table", "patches"]
 
@@ -356,20 +354,12 @@ def appended(
     name
         What the array is called in an .npz file.
     """
-    handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with _ends_when_told(), os.fdopen(handle, "wb") as file:
-            with _arrays(file, path.suffix.lower(), (rows, columns), dtype, name) as append:
-                yield append
-            file.flush()
-            os.fsync(file.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(part, 0o666 & ~mask)
-        os.replace(part, path)
-    except BaseException:
-        Path(part).unlink(missing_ok=True)
-        raise
+    with (
+        _ends_when_told(),
+        whole(path) as file,
+        _arrays(file, path.suffix.lower(), (rows, columns), dtype, name) as append,
+    ):
+        yield append
 
 
 @contextmanager

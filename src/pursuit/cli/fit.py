@@ -296,8 +296,7 @@ def _fit(
                 _keep(beside, learn(plan, sample), plan)
         # also in a run without interruption, so that both go on from the very same numbers
         encoder = build(plan, _kept(beside))
-        # exact codes that are kept depend, in the last digit, on when a row was first met
-        regime = Approximation(cache=0) if plan.regime == Aim.APPROXIMATION else Unsupervised()
+        regime = Approximation() if plan.regime == Aim.APPROXIMATION else Unsupervised()
         if reached is not None:
             print(f"resuming at step {reached}", file=sys.stderr)
         history = train(

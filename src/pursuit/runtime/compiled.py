@@ -137,13 +137,10 @@ class Compiled:
         single = np.ndim(x) == 1
         if not self.plan.measured and self._is_open and len(signals) >= FEW:
             self._measure(signals)
-        shape = (len(signals), self.size)
-        if out is None:
-            codes = np.empty(shape, np.float32)
-        else:
-            codes = _room(out, (self.size,) if single else shape).reshape(shape)
-        self._encode(signals, codes)
-        return codes[0] if single and out is None else codes if out is None else out
+        shape = (self.size,) if single else (len(signals), self.size)
+        codes = np.empty(shape, np.float32) if out is None else _room(out, shape)
+        self._encode(signals, codes.reshape(len(signals), self.size))
+        return codes
 
     def stream(self, most: int = 1024) -> Stream:
         """A runner that reuses its memory, for frames or blocks of up to `most` signals."""
