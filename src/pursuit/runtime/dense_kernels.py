@@ -30,32 +30,76 @@ def prepare(x: Array, tiny: Any, out: Array) -> Any:
     return np.isfinite(doubt)
 
 
-@_compiled
-def first(signal: Array, e: Any, soft: Array, negative: Array, z: Array) -> None:
-    """``z = shrink(e x W')``, the layer that starts from zero."""
-    zero, e = np.float32(0), np.float32(e)
-    for row in range(len(z)):
-        for i in range(z.shape[1]):
-            v = e * signal[row, i]
-            z[row, i] = max(v - soft[i], zero) + negative[i] * min(v + soft[i], zero)
-
-
 @_inlined
-def _shrink(v: Array, soft: Array, negative: Array) -> None:
-    """Soft thresholds of a row, in place."""
+def shrink(
+    v: Array, soft: Array, negative: Array, runs: Array, thresholds: Array, factors: Array
+) -> None:
+    """The shrinkage of a row, in place: soft thresholds, then ``v_r max(0, 1 - t_r/||v_r||)``.
+
+    Parameters
+    ----------
+    v
+        The row, (q,).
+    soft, negative
+        Thresholds of single coefficients, and 1 where they may be negative, (q,).
+    runs
+        The groups of each level as runs of neighbours (begin, end, group), (levels, k, 3): a
+        slice is gone through in vectors, which a loop from one number to another is not.
+    thresholds
+        Those of the groups, (levels, r).
+    factors
+        Room for a number a group, (r,).
+    """
     zero = np.float32(0)
     for i in range(len(v)):
         v[i] = max(v[i] - soft[i], zero) + negative[i] * min(v[i] + soft[i], zero)
+    for level in range(len(runs)):
+        for r in range(thresholds.shape[1]):
+            factors[r] = 0
+        for k in range(runs.shape[1]):
+            part, squares = v[runs[level, k, 0] : runs[level, k, 1]], np.float32(0)
+            for i in range(len(part)):
+                squares += part[i] * part[i]
+            factors[runs[level, k, 2]] += squares
+        for r in range(thresholds.shape[1]):
+            norm, threshold = np.sqrt(factors[r]), thresholds[level, r]
+            factors[r] = 1 - threshold / norm if norm > threshold else np.float32(0)
+        for k in range(runs.shape[1]):
+            part = v[runs[level, k, 0] : runs[level, k, 1]]
+            factor = factors[runs[level, k, 2]]
+            for i in range(len(part)):
+                part[i] *= factor
 
 
 @_compiled
-def plain(v: Array, signal: Array, e: Any, soft: Array, negative: Array, z: Array) -> None:
-    """``z = shrink(v + e x W')``."""
-    zero, e = np.float32(0), np.float32(e)
+def first(
+    signal: Array, e: Any, soft: Array, negative: Array, runs: Array, thresholds: Array, z: Array
+) -> None:
+    """``z = shrink(e x W')``, the layer that starts from zero."""
+    e, factors = np.float32(e), np.empty(thresholds.shape[1], np.float32)
     for row in range(len(z)):
         for i in range(z.shape[1]):
-            value = v[row, i] + e * signal[row, i]
-            z[row, i] = max(value - soft[i], zero) + negative[i] * min(value + soft[i], zero)
+            z[row, i] = e * signal[row, i]
+        shrink(z[row], soft, negative, runs, thresholds, factors)
+
+
+@_compiled
+def plain(
+    v: Array,
+    signal: Array,
+    e: Any,
+    soft: Array,
+    negative: Array,
+    runs: Array,
+    thresholds: Array,
+    z: Array,
+) -> None:
+    """``z = shrink(v + e x W')``."""
+    e, factors = np.float32(e), np.empty(thresholds.shape[1], np.float32)
+    for row in range(len(z)):
+        for i in range(z.shape[1]):
+            z[row, i] = v[row, i] + e * signal[row, i]
+        shrink(z[row], soft, negative, runs, thresholds, factors)
 
 
 @_compiled
@@ -66,6 +110,8 @@ def two_step(
     d: Any,
     soft: Array,
     negative: Array,
+    runs: Array,
+    thresholds: Array,
     previous: Array,
     z: Array,
     ratio: Any,
@@ -76,10 +122,11 @@ def two_step(
     previous holds z' and receives z_new; z is the code before the layer.
     """
     e, d, ratio = np.float32(e), np.float32(d), np.float32(ratio)
+    factors = np.empty(thresholds.shape[1], np.float32)
     for row in range(len(z)):
         for i in range(z.shape[1]):
             previous[row, i] = v[row, i] + e * signal[row, i] + d * previous[row, i]
-        _shrink(previous[row], soft, negative)
+        shrink(previous[row], soft, negative, runs, thresholds, factors)
         for i in range(z.shape[1]):
             point[row, i] = previous[row, i] + ratio * z[row, i]
 
@@ -92,15 +139,17 @@ def last(
     d: Any,
     soft: Array,
     negative: Array,
+    runs: Array,
+    thresholds: Array,
     previous: Array,
     codes: Array,
 ) -> None:
     """``codes = shrink(v + e x W' + d z')``, the last layer."""
-    zero, e, d = np.float32(0), np.float32(e), np.float32(d)
+    e, d, factors = np.float32(e), np.float32(d), np.empty(thresholds.shape[1], np.float32)
     for row in range(len(codes)):
         for i in range(codes.shape[1]):
-            value = v[row, i] + e * signal[row, i] + d * previous[row, i]
-            codes[row, i] = max(value - soft[i], zero) + negative[i] * min(value + soft[i], zero)
+            codes[row, i] = v[row, i] + e * signal[row, i] + d * previous[row, i]
+        shrink(codes[row], soft, negative, runs, thresholds, factors)
 
 
 @_compiled
@@ -120,6 +169,8 @@ def two_step_residual(
     decay: Array,
     soft: Array,
     negative: Array,
+    runs: Array,
+    thresholds: Array,
     previous: Array,
     z: Array,
     c1: Any,
@@ -131,12 +182,13 @@ def two_step_residual(
     point holds p and receives the next one, ``c1 z_new + c2 z``.
     """
     a1, a2, c1, c2 = np.float32(a1), np.float32(a2), np.float32(c1), np.float32(c2)
+    factors = np.empty(thresholds.shape[1], np.float32)
     for row in range(len(z)):
         for i in range(z.shape[1]):
             previous[row, i] = v[row, i] + a1 * z[row, i] + a2 * previous[row, i]
         for i in range(z.shape[1]):
             previous[row, i] -= decay[i] * point[row, i]
-        _shrink(previous[row], soft, negative)
+        shrink(previous[row], soft, negative, runs, thresholds, factors)
         for i in range(z.shape[1]):
             point[row, i] = c1 * previous[row, i] + c2 * z[row, i]
 
@@ -148,24 +200,6 @@ def mixed_point(z: Array, c1: Any, previous: Array, c2: Any, point: Array) -> No
     for row in range(len(z)):
         for i in range(z.shape[1]):
             point[row, i] = c1 * z[row, i] + c2 * previous[row, i]
-
-
-@_compiled
-def shrink_groups(z: Array, labels: Array, thresholds: Array) -> None:
-    """``z_r max(0, 1 - t_r/||z_r||)`` in each row, for the groups of one level."""
-    factors = np.empty(len(thresholds), np.float32)
-    for row in range(len(z)):
-        for r in range(len(thresholds)):
-            factors[r] = 0
-        for i in range(z.shape[1]):
-            if labels[i] >= 0:
-                factors[labels[i]] += z[row, i] * z[row, i]
-        for r in range(len(thresholds)):
-            norm = np.sqrt(factors[r])
-            factors[r] = 1 - thresholds[r] / norm if norm > thresholds[r] else np.float32(0)
-        for i in range(z.shape[1]):
-            if labels[i] >= 0:
-                z[row, i] *= factors[labels[i]]
 
 
 @_compiled

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .program import Layer, Program
+from .program import Program
 
 __all__ = ["EXECUTORS", "Dense", "Executor", "Fused", "Sparse"]
 
@@ -49,6 +49,9 @@ class Executor(ABC):
         self.program = program
         self.soft = np.stack([layer.soft for layer in program.layers])
         self.mix = np.array([layer.mix for layer in program.layers], np.float32)
+        self.runs = _padded([_runs(labels) for labels in program.labels], (3,), np.int64)
+        thresholds = [_padded(layer.groups, (), np.float32) for layer in program.layers]
+        self.groups = np.stack(thresholds)
         ones = np.ones(program.size, np.float32)
         self.units = ones if program.units is None else program.units
 
@@ -155,8 +158,7 @@ class Dense(Executor):
         program, layers = self.program, self.program.layers
         signal, v, z, previous, point = room
         np.matmul(x, self.weights[0], out=signal)
-        kernels.first(signal, layers[0].mix[4], layers[0].soft, program.negative, z)
-        self._groups(z, layers[0])
+        kernels.first(signal, layers[0].mix[4], *self._shrinkage(0), z)
         previous.fill(0)
         at = z
         for t in range(1, len(layers)):
@@ -164,36 +166,30 @@ class Dense(Executor):
             if self.weights[t] is not self.weights[t - 1]:
                 np.matmul(x, self.weights[t], out=signal)
             np.matmul(at, self.products[t], out=v)
-            e, soft, negative = layer.mix[4], layer.soft, program.negative
-            lag = self.lags[t]
-            if t + 1 == len(layers) and not layer.groups:
+            e, lag, shrinkage = layer.mix[4], self.lags[t], self._shrinkage(t)
+            if t + 1 == len(layers):
                 if program.momentum:
-                    kernels.last(v, signal, e, lag, soft, negative, previous, codes)
+                    kernels.last(v, signal, e, lag, *shrinkage, previous, codes)
                 else:
-                    kernels.plain(v, signal, e, soft, negative, codes)
+                    kernels.plain(v, signal, e, *shrinkage, codes)
                 if program.units is not None:
                     kernels.finished(codes, self.units, codes)
                 return
             if not program.momentum:
-                kernels.plain(v, signal, e, soft, negative, z)
-                self._groups(z, layer)
+                kernels.plain(v, signal, e, *shrinkage, z)
                 continue
-            ratio = self.ratios[t + 1] if t + 1 < len(layers) else 0.0
-            kernels.two_step(v, signal, e, lag, soft, negative, previous, z, ratio, point)
+            ratio = self.ratios[t + 1]
+            kernels.two_step(v, signal, e, lag, *shrinkage, previous, z, ratio, point)
             z, previous, at = previous, z, point
-            if layer.groups:
-                self._groups(z, layer)
-                kernels.mixed_point(z, 1.0, previous, ratio, point)
         kernels.finished(z, self.units, codes)
 
     def _through_residual(self, x: Array, room: tuple[Array, ...]) -> Array:
         from . import dense_kernels as kernels
 
-        program, layers = self.program, self.program.layers
+        layers = self.program.layers
         _, v, z, previous, point, decoded, residual = room
         np.matmul(x, self.weights[0], out=v)
-        kernels.first(v, layers[0].mix[4], layers[0].soft, program.negative, z)
-        self._groups(z, layers[0])
+        kernels.first(v, layers[0].mix[4], *self._shrinkage(0), z)
         previous.fill(0)
         if len(layers) > 1:
             kernels.mixed_point(z, layers[1].mix[2], previous, layers[1].mix[3], point)
@@ -206,20 +202,14 @@ class Dense(Executor):
             kernels.residual(x, e, decoded, residual)
             np.matmul(residual, self.weights[t], out=v)
             kernels.two_step_residual(
-                v, a1, a2, self.decay, layer.soft, program.negative, previous, z, c1, c2, point
+                v, a1, a2, self.decay, *self._shrinkage(t), previous, z, c1, c2, point
             )
             z, previous = previous, z
-            if layer.groups:
-                self._groups(z, layer)
-                kernels.mixed_point(z, c1, previous, c2, point)
         return z
 
-    def _groups(self, z: Array, layer: Layer) -> None:
-        if layer.groups:
-            from .dense_kernels import shrink_groups
-
-            for labels, thresholds in zip(self.program.labels, layer.groups, strict=True):
-                shrink_groups(z, labels, thresholds)
+    def _shrinkage(self, t: int) -> tuple[Array, Array, Array, Array]:
+        """What the kernels need to shrink as a layer does."""
+        return self.soft[t], self.program.negative, self.runs, self.groups[t]
 
 
 class Sparse(Executor):
@@ -234,12 +224,6 @@ class Sparse(Executor):
         self.weights = [np.ascontiguousarray(weight.T) for weight in weights]
         grams, self.gram_of = _stacked(program.grams())
         self.grams = np.ascontiguousarray(grams.transpose(0, 2, 1))
-        self.labels = np.array(program.labels, np.int64).reshape(-1, program.size)
-        largest = max((len(own) for own in program.layers[0].groups), default=0)
-        self.groups = np.zeros((len(self.labels), depth, largest), np.float32)
-        for t, layer in enumerate(program.layers):
-            for level, thresholds in enumerate(layer.groups):
-                self.groups[level, t, : len(thresholds)] = thresholds
         self.widths = np.array([layer.width for layer in program.layers])
         none = np.zeros(program.size, np.int64)
         self.blocks = none if program.blocks is None else program.blocks
@@ -279,7 +263,7 @@ class Sparse(Executor):
         program = self.program
         encode(
             signals, self.signal_of, self.grams, self.gram_of, self.mix, self.soft,
-            program.negative, self.labels, self.groups, self.widths, self.blocks,
+            program.negative, self.runs, self.groups, self.widths, self.blocks,
             program.constants, self.units, codes, self.changes, vectors, chosen,
         )  # fmt: skip
         self.rows += len(x)
@@ -354,6 +338,21 @@ def _prefers_residual(program: Program) -> bool:
     """Whether going through the residual takes fewer products than G."""
     given = all(layer.atoms is not None for layer in program.layers)
     return given and 2 * program.features < program.size
+
+
+def _padded(arrays: Sequence[Array], shape: tuple[int, ...], dtype: Any) -> Array:
+    """Arrays of several lengths, with entries of a shape, as one; with zeros at their ends."""
+    result = np.zeros((len(arrays), max(map(len, arrays), default=0), *shape), dtype)
+    for room, array in zip(result, arrays, strict=True):
+        room[: len(array)] = array
+    return result
+
+
+def _runs(labels: Array) -> Array:
+    """Neighbours of the same group as rows (begin, end, group); those of none are left out."""
+    begins = np.flatnonzero(np.diff(labels, prepend=-2))
+    runs = np.stack([begins, np.append(begins[1:], len(labels)), labels[begins]], axis=1)
+    return runs[runs[:, 2] >= 0]
 
 
 def _stacked(arrays: Sequence[Array]) -> tuple[Array, Array]:

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from .dense_kernels import shrink
+
 Array = np.ndarray[Any, Any]
 
 _FAST = {"reassoc", "contract", "arcp", "nsz"}
@@ -27,7 +29,7 @@ def encode(
     mix: Array,
     soft: Array,
     negative: Array,
-    labels: Array,
+    runs: Array,
     groups: Array,
     widths: Array,
     blocks: Array,
@@ -47,9 +49,9 @@ def encode(
     grams, gram_of
         The distinct G', shape (k, q, q), row j what z_j adds to u, and which a layer uses, (T,).
     mix, soft, groups
-        For each layer a1, a2, c1, c2, e, (T, 5); thresholds (T, q); those of groups (levels, T, r).
-    negative, labels
-        1 where codes may be negative, (q,); the group of each coefficient, (levels, q), -1 none.
+        For each layer a1, a2, c1, c2, e, (T, 5); thresholds (T, q); those of groups (T, levels, r).
+    negative, runs
+        1 where codes may be negative, (q,); the groups as runs, as in `shrink`.
     widths, blocks, constants
         How many coefficients a layer takes over, 0 for one block, (T,); block and step constant
         of each coefficient, (q,).
@@ -74,12 +76,8 @@ def encode(
             if t > 0 and gram_of[t] != gram_of[t - 1]:
                 _product(z, grams[gram_of[t]], u)
                 _product(previous, grams[gram_of[t]], u_previous)
-            _candidate(
-                mix[t], signals[signal_of[t], row], z, previous, u, u_previous,
-                soft[t], negative, candidate,
-            )  # fmt: skip
-            for level in range(len(labels)):
-                _shrink_groups(candidate, labels[level], groups[level, t], norms)
+            _candidate(mix[t], signals[signal_of[t], row], z, previous, u, u_previous, candidate)
+            shrink(candidate, soft[t], negative, runs, groups[t], norms)
             if widths[t] == 0:
                 count = _block(candidate, z, blocks, constants, norms, chosen)
             elif widths[t] == q:
@@ -107,41 +105,19 @@ def _candidate(
     previous: Array,
     u: Array,
     u_previous: Array,
-    soft: Array,
-    negative: Array,
     candidate: Array,
 ) -> None:
-    """``shrink(a1 z + a2 z' + e x W' - c1 u - c2 u')`` but for the groups.
+    """``a1 z + a2 z' + e x W' - c1 u - c2 u'``.
 
     In loops with few arrays each: with many, the compiler gives up proving that they do not
     overlap, and does one number at a time.
     """
     a1, a2, c1, c2, e = mix[0], mix[1], mix[2], mix[3], mix[4]
-    zero = np.float32(0)
     for i in range(len(z)):
         candidate[i] = a1 * z[i] + e * signal[i] - c1 * u[i]
     if a2 != 0 or c2 != 0:
         for i in range(len(z)):
             candidate[i] += a2 * previous[i] - c2 * u_previous[i]
-    for i in range(len(z)):
-        v = candidate[i]
-        candidate[i] = max(v - soft[i], zero) + negative[i] * min(v + soft[i], zero)
-
-
-@_compiled
-def _shrink_groups(v: Array, labels: Array, thresholds: Array, norms: Array) -> None:
-    """``v_r max(0, 1 - t_r/||v_r||)`` for the groups of one level."""
-    for r in range(len(thresholds)):
-        norms[r] = 0
-    for i in range(len(v)):
-        if labels[i] >= 0:
-            norms[labels[i]] += v[i] * v[i]
-    for r in range(len(thresholds)):
-        norm = np.sqrt(norms[r])
-        norms[r] = 1 - thresholds[r] / norm if norm > thresholds[r] else np.float32(0)
-    for i in range(len(v)):
-        if labels[i] >= 0:
-            v[i] *= norms[labels[i]]
 
 
 @_inlined
