@@ -31,17 +31,21 @@ def prepare(x: Array, tiny: Any, out: Array) -> Any:
 
 
 @_inlined
-def shrink(
-    v: Array, soft: Array, negative: Array, runs: Array, thresholds: Array, factors: Array
-) -> None:
-    """The shrinkage of a row, in place: soft thresholds, then ``v_r max(0, 1 - t_r/||v_r||)``.
+def shrink(v: Array, soft: Array, negative: Array) -> None:
+    """Soft thresholds of a row, in place."""
+    zero = np.float32(0)
+    for i in range(len(v)):
+        v[i] = max(v[i] - soft[i], zero) + negative[i] * min(v[i] + soft[i], zero)
+
+
+@_inlined
+def shrink_groups(v: Array, runs: Array, thresholds: Array, factors: Array) -> None:
+    """``v_r max(0, 1 - t_r/||v_r||)`` for the groups r of a row, level by level, in place.
 
     Parameters
     ----------
     v
         The row, (q,).
-    soft, negative
-        Thresholds of single coefficients, and 1 where they may be negative, (q,).
     runs
         The groups of each level as runs of neighbours (begin, end, group), (levels, k, 3): a
         slice is gone through in vectors, which a loop from one number to another is not.
@@ -50,9 +54,6 @@ def shrink(
     factors
         Room for a number a group, (r,).
     """
-    zero = np.float32(0)
-    for i in range(len(v)):
-        v[i] = max(v[i] - soft[i], zero) + negative[i] * min(v[i] + soft[i], zero)
     for level in range(len(runs)):
         for r in range(thresholds.shape[1]):
             factors[r] = 0
@@ -76,11 +77,13 @@ def first(
     signal: Array, e: Any, soft: Array, negative: Array, runs: Array, thresholds: Array, z: Array
 ) -> None:
     """``z = shrink(e x W')``, the layer that starts from zero."""
-    e, factors = np.float32(e), np.empty(thresholds.shape[1], np.float32)
+    zero, e = np.float32(0), np.float32(e)
+    factors = np.empty(thresholds.shape[1], np.float32)
     for row in range(len(z)):
         for i in range(z.shape[1]):
-            z[row, i] = e * signal[row, i]
-        shrink(z[row], soft, negative, runs, thresholds, factors)
+            v = e * signal[row, i]
+            z[row, i] = max(v - soft[i], zero) + negative[i] * min(v + soft[i], zero)
+        shrink_groups(z[row], runs, thresholds, factors)
 
 
 @_compiled
@@ -95,11 +98,13 @@ def plain(
     z: Array,
 ) -> None:
     """``z = shrink(v + e x W')``."""
-    e, factors = np.float32(e), np.empty(thresholds.shape[1], np.float32)
+    zero, e = np.float32(0), np.float32(e)
+    factors = np.empty(thresholds.shape[1], np.float32)
     for row in range(len(z)):
         for i in range(z.shape[1]):
-            z[row, i] = v[row, i] + e * signal[row, i]
-        shrink(z[row], soft, negative, runs, thresholds, factors)
+            value = v[row, i] + e * signal[row, i]
+            z[row, i] = max(value - soft[i], zero) + negative[i] * min(value + soft[i], zero)
+        shrink_groups(z[row], runs, thresholds, factors)
 
 
 @_compiled
@@ -126,7 +131,8 @@ def two_step(
     for row in range(len(z)):
         for i in range(z.shape[1]):
             previous[row, i] = v[row, i] + e * signal[row, i] + d * previous[row, i]
-        shrink(previous[row], soft, negative, runs, thresholds, factors)
+        shrink(previous[row], soft, negative)
+        shrink_groups(previous[row], runs, thresholds, factors)
         for i in range(z.shape[1]):
             point[row, i] = previous[row, i] + ratio * z[row, i]
 
@@ -145,11 +151,13 @@ def last(
     codes: Array,
 ) -> None:
     """``codes = shrink(v + e x W' + d z')``, the last layer."""
-    e, d, factors = np.float32(e), np.float32(d), np.empty(thresholds.shape[1], np.float32)
+    zero, e, d = np.float32(0), np.float32(e), np.float32(d)
+    factors = np.empty(thresholds.shape[1], np.float32)
     for row in range(len(codes)):
         for i in range(codes.shape[1]):
-            codes[row, i] = v[row, i] + e * signal[row, i] + d * previous[row, i]
-        shrink(codes[row], soft, negative, runs, thresholds, factors)
+            value = v[row, i] + e * signal[row, i] + d * previous[row, i]
+            codes[row, i] = max(value - soft[i], zero) + negative[i] * min(value + soft[i], zero)
+        shrink_groups(codes[row], runs, thresholds, factors)
 
 
 @_compiled
@@ -188,7 +196,8 @@ def two_step_residual(
             previous[row, i] = v[row, i] + a1 * z[row, i] + a2 * previous[row, i]
         for i in range(z.shape[1]):
             previous[row, i] -= decay[i] * point[row, i]
-        shrink(previous[row], soft, negative, runs, thresholds, factors)
+        shrink(previous[row], soft, negative)
+        shrink_groups(previous[row], runs, thresholds, factors)
         for i in range(z.shape[1]):
             point[row, i] = c1 * previous[row, i] + c2 * z[row, i]
 

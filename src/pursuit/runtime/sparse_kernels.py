@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .dense_kernels import shrink
+from .dense_kernels import shrink, shrink_groups
 
 Array = np.ndarray[Any, Any]
 
@@ -51,7 +51,7 @@ def encode(
     mix, soft, groups
         For each layer a1, a2, c1, c2, e, (T, 5); thresholds (T, q); those of groups (T, levels, r).
     negative, runs
-        1 where codes may be negative, (q,); the groups as runs, as in `shrink`.
+        1 where codes may be negative, (q,); the groups as runs, as in `shrink_groups`.
     widths, blocks, constants
         How many coefficients a layer takes over, 0 for one block, (T,); block and step constant
         of each coefficient, (q,).
@@ -77,7 +77,8 @@ def encode(
                 _product(z, grams[gram_of[t]], u)
                 _product(previous, grams[gram_of[t]], u_previous)
             _candidate(mix[t], signals[signal_of[t], row], z, previous, u, u_previous, candidate)
-            shrink(candidate, soft[t], negative, runs, groups[t], norms)
+            shrink(candidate, soft[t], negative)
+            shrink_groups(candidate, runs, groups[t], norms)
             if widths[t] == 0:
                 count = _block(candidate, z, blocks, constants, norms, chosen)
             elif widths[t] == q:
