@@ -7,6 +7,7 @@ import json
 import logging
 import subprocess
 import sys
+import threading
 import time
 import tracemalloc
 from itertools import pairwise, product
@@ -105,6 +106,13 @@ def test_layers_that_change_several_coefficients() -> None:
     assert (codes != 0).sum() == 2
 
 
+@pytest.fixture
+def ready_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads are taken for any amount of work."""
+    monkeypatch.setattr("pursuit.runtime.compiled.WORTH_A_THREAD", 1e-3)
+
+
+@pytest.mark.usefixtures("ready_threads")
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", ["lasso", "hilasso", "robust-nmf", "low-rank-sparse", "nmf"])
 @pytest.mark.parametrize("kind", KINDS)
@@ -131,12 +139,38 @@ def test_a_stream_gives_the_codes_of_the_batch(kind: str, name: str, seed: int) 
     np.testing.assert_allclose(frame, whole[0], rtol=CLOSE, atol=CLOSE)
 
 
+@pytest.mark.usefixtures("ready_threads")
 def test_threads_change_nothing() -> None:
     model, x = problem("lasso", 0, 5000, torch.float32)
     encoder = pu.ProximalEncoder(model, 5)
     for kernel in ("dense", "sparse"):
         one, two = (pu.compile(encoder, threads=n, kernel=kernel)(x) for n in (1, 2))
         np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.usefixtures("ready_threads")
+def test_the_first_bad_row_is_named_whichever_thread_met_it(lasso: Compiled) -> None:
+    x = np.ones((20_000, lasso.features), np.float32)
+    for first in (19_999, 19_000, 9000, 8000, 700, 0):
+        x[first, 0] = np.nan
+        with pytest.raises(ValueError, match=f"first in row {first};"):
+            lasso(x)
+
+
+def test_threads_are_taken_where_there_is_work_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+    start = threading.Thread.start
+    monkeypatch.setattr(
+        threading.Thread, "start", lambda self: (started.append(self), start(self))[1]
+    )
+    model, x = problem("lasso", 0, 16, torch.float32)
+    compiled = pu.compile(pu.ProximalEncoder(model, 3), threads=3)
+    compiled(x)
+    started.clear()
+    compiled(x)
+    assert started == []
+    compiled(x.repeat(20_000, 1))
+    assert len(started) == 2
 
 
 def trained(tmp_path: Path) -> tuple[pu.ProximalEncoder, np.ndarray]:
@@ -223,6 +257,7 @@ def lasso() -> Compiled:
     return compiled
 
 
+@pytest.mark.usefixtures("ready_threads")
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("rows", [1, 5, 2000])
 def test_signals_that_are_not_finite_are_refused(lasso: Compiled, rows: int, value: float) -> None:

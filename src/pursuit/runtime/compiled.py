@@ -6,7 +6,6 @@ import logging
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -32,6 +31,8 @@ FEW = 16
 NATIVE = (np.dtype(np.float32), np.dtype(np.float64))
 #: seconds of compilation after which it is announced
 PATIENCE = 1.0
+#: microseconds of work that are worth a thread; threads with less hinder each other
+WORTH_A_THREAD = 1500
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,8 @@ class Compiled:
         Signals like those to come, to measure how sparse the codes are; by default the first
         batch with enough rows serves.
     threads
-        How many tiles are worked on at the same time; by default as many as there are cores.
+        The most tiles that are worked on at the same time, fewer where there is little to do; by
+        default as many as there are cores.
     kernel
         "auto", or the executor that must be taken: "dense", "sparse" or "fused".
 
@@ -172,25 +174,31 @@ class Compiled:
 
     def _encode(self, x: Array, codes: Array) -> None:
         executor = self._executor(self.plan.many if len(x) >= FEW else self.plan.few)
-        length = min(executor.tile, max(1, -(-len(x) // self.threads)))
-        tiles = [slice(start, start + length) for start in range(0, len(x), length)]
-        count = min(self.threads, len(tiles))
-        if count == 0:
-            return
-        shares = [tiles[number::count] for number in range(count)]
+        most = int(len(x) * self.plan.estimates[executor.name] / WORTH_A_THREAD)
+        workers = max(1, min(self.threads, most))
+        length = min(executor.tile, max(1, -(-len(x) // workers)))
+        tiles = iter([slice(start, start + length) for start in range(0, len(x), length)])
+        failures: list[tuple[int, Exception]] = []
 
-        def work(share: Sequence[slice]) -> None:
+        def work() -> None:
             room = _Room(executor, length)
-            for tile in share:
-                room.run(x[tile], codes[tile], tile.start)
+            for tile in tiles:  # whoever is free takes the next
+                if failures:
+                    return
+                try:
+                    room.run(x[tile], codes[tile], tile.start)
+                except Exception as error:
+                    failures.append((tile.start, error))
 
         with _one_blas_thread() if len(x) >= FEW else nullcontext():
-            if count == 1:
-                work(shares[0])
-                return
-            with ThreadPoolExecutor(count) as pool:
-                for _ in pool.map(work, shares):
-                    pass
+            others = [threading.Thread(target=work) for _ in range(workers - 1)]
+            for thread in others:
+                thread.start()
+            work()
+            for thread in others:
+                thread.join()
+        if failures:
+            raise min(failures, key=lambda failure: failure[0])[1]
 
     @property
     def _is_open(self) -> bool:
