@@ -20,7 +20,6 @@ from .encoders.encoder import Encoder
 from .encoders.proximal import ProximalEncoder
 from .models import NMF, SparseModel
 from .online import SAMPLES_AN_ATOM, SHARE
-from .penalties import L1, Elastic, Penalty
 from .solvers.restart import RESTART
 from .solvers.solve import choose, solve
 
@@ -65,8 +64,6 @@ MEMORY = 10_000
 LEARNING = 1e-3
 #: that of codes that count as exact
 EXACT = 1e-6
-#: the weight of coefficients in non-negative least squares, for signals and atoms of unit norm
-TINY_WEIGHT = 1e-6
 #: the most iterations of the general solver
 MOST_ITERATIONS = 2000
 #: an objective counts as at least this part of what a code of zeros has
@@ -159,22 +156,10 @@ def group_weight(sigma: float, groups: int, size: float) -> float:
 
 
 def exact(model: SparseModel, x: Tensor, tol: float) -> Tensor:
-    """The codes of `solve`, with a shorter way for NMF and an end for whatever converges slowly.
+    """The codes of `solve`, with an end for whatever converges slowly.
 
-    Non-negative least squares have no weight that would make most coefficients zero, which the
-    quickest solver needs. Signals of unit norm are given a weight of a millionth, which changes
-    the objective by less than tol does, and the codes are scaled back. Other models without
-    a solver of their own get 2000 iterations at most, 200 for a tol of 1e-3 or more.
+    Models without a solver of their own get 2000 iterations at most, 200 for a tol of 1e-3 or more.
     """
-    if isinstance(model, NMF):
-        norms = x.norm(dim=1, keepdim=True)
-        units = norms.clamp_min(torch.finfo(x.dtype).tiny)
-        size = float(model.dictionary.norm(dim=1).max())
-        penalty: Penalty = L1(TINY_WEIGHT * size, nonnegative=True)
-        if bool(model.ridge.any()):
-            penalty = Elastic(penalty, float(model.ridge.mean()))
-        unweighted = solve(SparseModel(model.dictionary, penalty), x / units, tol=tol)
-        return torch.mul(unweighted.codes, norms)
     if choose(model) is not RESTART:
         return solve(model, x, tol=tol).codes
     most = MOST_ITERATIONS // (10 if tol >= LEARNING else 1)

@@ -13,6 +13,7 @@ from ..certificates import Certificate, is_met
 from ..models import SparseModel, require_model
 from .block import BLOCK_COORDINATE
 from .coordinate import COORDINATE
+from .nonnegative import NONNEGATIVE
 from .plain import PLAIN
 from .restart import RESTART
 from .robust import HUBER_FISTA, NEWTON, prefers_newton
@@ -24,7 +25,15 @@ logger = logging.getLogger(__name__)
 
 METHODS: dict[str, Solver] = {
     solver.name: solver
-    for solver in (*PLAIN, COORDINATE, BLOCK_COORDINATE, NEWTON, HUBER_FISTA, RESTART)
+    for solver in (
+        *PLAIN,
+        COORDINATE,
+        BLOCK_COORDINATE,
+        NONNEGATIVE,
+        NEWTON,
+        HUBER_FISTA,
+        RESTART,
+    )
 }
 
 
@@ -49,8 +58,8 @@ def solve(
         "auto" takes the quickest solver that fits the model; `Solution.method` tells which.
         The plain iterations, without restart: "ista", "fista", "greedy", "block_greedy".
         The fast exact ones: "coordinate" (Lasso), "block_coordinate" (group Lasso, HiLasso),
-        "newton" and "huber_fista" (robust PCA and NMF), "restart" (FISTA with restart; every
-        model).
+        "nonnegative" (NMF), "newton" and "huber_fista" (robust PCA and NMF), "restart" (FISTA
+        with restart; every model).
     tol
         A row has converged when ``gap <= tol max(objective, eps)``, where eps is the rounding
         unit of the dtype. With 0 the plain iterations make exactly `max_iter` steps.
@@ -115,7 +124,7 @@ def solve(
 def choose(model: SparseModel, masked: bool = False) -> Solver:
     """The quickest solver that fits the model."""
     robust = NEWTON if prefers_newton(model) else HUBER_FISTA
-    for solver in (robust, COORDINATE, BLOCK_COORDINATE):
+    for solver in (robust, COORDINATE, BLOCK_COORDINATE, NONNEGATIVE):
         if solver.misfit(model) is None and (solver.masks or not masked):
             return solver
     return RESTART
