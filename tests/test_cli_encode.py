@@ -410,11 +410,17 @@ def test_parquet_needs_a_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         open_table(tmp_path / "x.parquet")
 
 
-def test_parquet(tmp_path: Path) -> None:
-    pandas = pytest.importorskip("pandas")
-    pytest.importorskip("pyarrow")
-    pandas.DataFrame({"a": [1, 3], "b": [2.0, 4.0]}).to_parquet(tmp_path / "x.parquet")
+@pytest.mark.parametrize("reader", ["pyarrow.parquet", "polars"])
+def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str) -> None:
+    polars = pytest.importorskip("polars")
+    pytest.importorskip(reader)
+    polars.DataFrame({"a": [1, 3], "b": [2.0, 4.0]}).write_parquet(tmp_path / "x.parquet")
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 and nothing else")
+    for other in {"pyarrow.parquet", "polars", "pandas"} - {reader}:
+        monkeypatch.setitem(sys.modules, other, None)
     np.testing.assert_array_equal(open_table(tmp_path / "x.parquet")[:], [[1, 2], [3, 4]])
+    with pytest.raises(ValueError, match=r"broken.parquet cannot be read: "):
+        open_table(tmp_path / "broken.parquet")
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".csv"])

@@ -366,33 +366,29 @@ def test_grid_search_and_pipelines() -> None:
     assert own.best_params_ == {"transform": "exact"}
 
 
-def test_data_frames_in_and_out() -> None:
-    pandas = pytest.importorskip("pandas")
-    x = pandas.DataFrame(planted(100, 6)[0], columns=list("abcdef"))
-    estimator = RobustPCA(2, **SMALL).set_output(transform="pandas").fit(x)
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_data_frames_in_and_out(library: str) -> None:
+    frames = pytest.importorskip(library)
+    x = frames.DataFrame(dict(zip("abcdef", planted(100, 6)[0].T, strict=True)))
+    estimator = RobustPCA(2, **SMALL).set_output(transform=library).fit(x)
     frame = estimator.transform(x)
+    assert isinstance(frame, frames.DataFrame)
     assert list(frame.columns) == ["robustpca0", "robustpca1"]
     assert isinstance(estimator.split(x).low_rank, np.ndarray)
     np.testing.assert_allclose(estimator.inverse_transform(frame), estimator.split(x).low_rank)
 
 
-def decompose(S, transformer, fit=True):
-    """What librosa.decompose.decompose does with a transformer."""
-    rows = S.T
-    activations = transformer.fit_transform(rows) if fit else transformer.transform(rows)
-    return transformer.components_.T, activations.T
-
-
 @pytest.mark.parametrize("kind", [NMF, RobustNMF])
 def test_librosa_can_decompose_by_them(kind: type) -> None:
+    decompose = pytest.importorskip("librosa").decompose.decompose
     spectrogram = parts_of_tones(200).T
     estimator = kind(5, layers=5, steps=100, threads=1)
-    components, activations = decompose(spectrogram, estimator)
+    components, activations = decompose(spectrogram, transformer=estimator)
     assert components.shape == (40, 5)
     assert activations.shape == (5, 200)
     left = np.linalg.norm(spectrogram - components @ activations)
     assert left < 0.35 * np.linalg.norm(spectrogram)
-    again = decompose(spectrogram, estimator, fit=False)[1]
+    again = decompose(spectrogram, transformer=estimator, fit=False)[1]
     np.testing.assert_allclose(again, activations)
 
 
