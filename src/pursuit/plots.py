@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from .online import OnlineLearner, Point
     from .training import History
 
-__all__ = ["atoms", "compare", "decomposition", "front", "history"]
+__all__ = ["Panel", "atoms", "compare", "decomposition", "front", "history", "panels"]
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, int] | Literal[False] | None
@@ -158,6 +159,110 @@ def front(
     axes.set(xscale="log", yscale="log")
     _dress(axes, xlabel, ylabel)
     figure.legend(frameon=False, fontsize=TEXT, loc="outside right upper")
+    return _finished(figure, title, path)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes with curves.
+
+    Attributes
+    ----------
+    curves
+        ``{name: [(x, y), ...]}``, or ``(x, y, low, high)`` with a band that is shaded.
+    xlabel, ylabel, title
+        What stands at the axes and above.
+    log
+        The axes that are logarithmic: "", "x", "y" or "xy".
+    levels
+        ``{name: y}``, horizontal dotted lines.
+    stretches
+        ``{name: (begin, end)}`` on the x axis, told apart by lines, with their names above.
+    markers
+        Whether points are marked; not if there are hundreds.
+    """
+
+    curves: Mapping[str, Sequence[tuple[float, ...]]]
+    xlabel: str
+    ylabel: str
+    title: str | None = None
+    log: str = ""
+    levels: Mapping[str, float] = field(default_factory=dict)
+    stretches: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    markers: bool = True
+
+
+def panels(
+    panels: Sequence[Panel],
+    *,
+    size: tuple[float, float] = (4.2, 3.6),
+    title: str | None = None,
+    path: Where = None,
+) -> Figure:
+    """Curves in panels side by side, one legend for all: a name has the same look in each.
+
+    Parameters
+    ----------
+    panels
+        What is drawn, from left to right.
+    size
+        Width and height of a panel, in inches.
+    title, path
+        What to write above, and where to save it (PNG, SVG or PDF by the suffix).
+
+    Examples
+    --------
+    >>> left = Panel({"learned": [(1, 3.0), (2, 1.0)]}, "layers", "gap", levels={"exact": 0.5})
+    >>> figure = panels([left])
+    >>> [text.get_text() for text in figure.legends[0].get_texts()]
+    ['learned', 'exact']
+    """
+    if not panels or any(not panel.curves for panel in panels):
+        raise ValueError("panels must be a non-empty sequence of panels that have curves")
+    figure = _figure(size[0] * len(panels), size[1])
+    names = list(dict.fromkeys(name for panel in panels for name in panel.curves))
+    levels = list(dict.fromkeys(name for panel in panels for name in panel.levels))
+    shown: dict[str, Any] = {}
+    every = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axes, panel in zip(every, panels, strict=True):
+        require_choice(panel.log, ("", "x", "y", "xy"), "log")
+        for name, values in panel.curves.items():
+            points = _matrix(values, f"the curve {name!r}")
+            if points.shape[1] not in (2, 4):
+                raise ValueError(
+                    f"the curve {name!r} must be (x, y) or (x, y, low, high), got {points.shape}"
+                )
+            number = names.index(name)
+            colour = COLOURS[number % len(COLOURS)]
+            marker = MARKERS[number % len(MARKERS)] if panel.markers else None
+            (line,) = axes.plot(points[:, 0], points[:, 1], color=colour, marker=marker,
+                                markersize=4.5, linewidth=1.4)  # fmt: skip
+            shown.setdefault(name, line)
+            if points.shape[1] == 4:
+                axes.fill_between(points[:, 0], points[:, 2], points[:, 3], color=colour,
+                                  alpha=0.2, linewidth=0)  # fmt: skip
+        for name, level in panel.levels.items():
+            styles = (":", "--", "-.")
+            style = styles[levels.index(name) % len(styles)]
+            line = axes.axhline(level, color="0.25", linestyle=style, linewidth=1.4)
+            shown.setdefault(name, line)
+        for name, (begin, end) in panel.stretches.items():
+            axes.axvline(begin, color="0.75", linewidth=0.8, zorder=0)
+            axes.text((begin + end) / 2, 1.0, name, ha="center", va="bottom", fontsize=TEXT,
+                      transform=axes.get_xaxis_transform())  # fmt: skip
+            axes.margins(x=0.01)
+        if "x" in panel.log:
+            axes.set_xscale("log")
+        if "y" in panel.log:
+            axes.set_yscale("log")
+        _dress(axes, panel.xlabel, panel.ylabel)
+        if panel.title is not None:
+            axes.set_title(panel.title, fontsize=TEXT + 1, pad=16 if panel.stretches else 6)
+    ordered = [*names, *levels]
+    figure.legend(
+        [shown[name] for name in ordered], ordered, frameon=False, fontsize=TEXT,
+        loc="outside lower center", ncols=min(len(ordered), 3 if len(panels) < 3 else 5),
+    )  # fmt: skip
     return _finished(figure, title, path)
 
 

@@ -19,6 +19,7 @@ from .errors import Commands
 from .export import export
 from .fit import fit
 from .inspect import inspect
+from .reproduce import reproduce
 
 __all__ = ["app", "main"]
 
@@ -59,6 +60,7 @@ app.command()(encode)
 app.command()(decode)
 app.command()(inspect)
 app.command()(export)
+app.command()(reproduce)
 app.command(cls=Bench)(bench)
 
 

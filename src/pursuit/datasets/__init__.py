@@ -1,1 +1,4 @@
-"""Data to try things on: textures that come with scikit-image, and a synthetic spectrogram."""
+"""Data to try things on: textures, faces, singing, and a synthetic spectrogram.
+
+Some come with other packages; others are read from a folder, or downloaded into one.
+"""

@@ -1,0 +1,209 @@
+"""Data on the disk: fetched once and checked ever after, and the tables that lie beside them.
+
+No checksum is invented: the caller gives one, or that of the first download is kept and later ones
+must agree with it.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from ..files import one_line, write_whole
+
+__all__ = ["CHECKSUMS", "Progress", "cache_folder", "fetch", "inside", "read_table"]
+
+#: called with a file's name, the bytes that are there, and all of them (0 if the server is silent)
+Progress = Callable[[str, int, int], None]
+
+#: where checksums of first downloads are kept, by address
+CHECKSUMS = "checksums.json"
+#: bytes that are received at a time
+CHUNK = 2**16
+
+
+def cache_folder() -> Path:
+    """Where downloads go if nothing is said: ``$PURSUIT_CACHE``, or the system's folder for it."""
+    own = os.environ.get("PURSUIT_CACHE")
+    return Path(own).expanduser() if own else Path(_pooch().os_cache("pursuit"))
+
+
+def fetch(
+    url: str,
+    folder: str | os.PathLike[str],
+    name: str | None = None,
+    sha256: str | None = None,
+    progress: Progress | None = None,
+) -> Path:
+    """The file at an address, in a folder; one that is there and agrees is not fetched again.
+
+    A file that was put there by hand counts as the first download. A download that fails leaves
+    the folder as it was.
+
+    Parameters
+    ----------
+    url
+        An http or https address.
+    folder
+        Is made if it is not there.
+    name
+        What the file is called there; else the last part of the address.
+    sha256
+        Its checksum. Without one, that of the first download is kept in ``checksums.json`` beside
+        the file, and later downloads of the same address must agree with it.
+    progress
+        Is called with the file's name, the bytes that are there, and all of them.
+
+    Raises
+    ------
+    ConnectionError
+        It could not be downloaded.
+    ValueError
+        It was, but is not what it should be.
+    """
+    pooch = _pooch()
+    from requests import RequestException
+
+    folder = Path(folder).expanduser()
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise ValueError(f"url must be an http or https address, got {url!r}")
+    name = unquote(parts.path.rpartition("/")[2]) if name is None else name
+    if name in ("", ".", "..", CHECKSUMS) or re.search(r"[/\\]", name):
+        raise ValueError(f"name must be that of a file in {folder}, got {name!r}")
+    path = folder / name
+    kept = _kept(folder)
+    known = kept.get(url) if sha256 is None else _digits(sha256)
+
+    def download(address: str, temporary: str, _: Any) -> None:
+        # it was made for the owner alone; a new one can be read by all who may
+        os.unlink(temporary)
+        bar = False if progress is None else _Bar(name, progress)
+        pooch.HTTPDownloader(progressbar=bar, chunk_size=CHUNK)(address, temporary, None)
+        found = pooch.file_hash(temporary)
+        if known in (None, found):
+            return
+        if sha256 is None:
+            raise ValueError(
+                f"{url} has changed: its sha256 is {found}, at the first download it was {known}; "
+                f"if the new content is right, remove its line from {folder / CHECKSUMS}"
+            )
+        raise ValueError(
+            f"{url} has the sha256 {found}, but {known} was asked for; "
+            "check both, nothing was saved"
+        )
+
+    try:
+        with _silent(pooch.get_logger()):
+            pooch.retrieve(url, known, name, folder, downloader=download)
+        if known is None:
+            content = json.dumps({**_kept(folder), url: pooch.file_hash(str(path))}, indent=1)
+            write_whole(folder / CHECKSUMS, content.encode())
+    except RequestException as error:
+        raise ConnectionError(
+            f"{url} could not be downloaded: {one_line(error)}; "
+            f"try again, or download it by hand to {path}"
+        ) from error
+    except OSError as error:
+        raise OSError(f"{url} could not be saved as {path}: {one_line(error)}") from error
+    return path
+
+
+def inside(folder: str | os.PathLike[str], name: str) -> Path:
+    """The folder of a data set: the one given, or one of that name in it."""
+    given = Path(folder).expanduser()
+    return given / name if (given / name).is_dir() else given
+
+
+def read_table(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
+    """The rows of a .csv file with a line of names; it must have these columns."""
+    try:
+        # a byte order mark, which some spreadsheets write, is no part of the first name
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file)
+            names = reader.fieldnames or []
+            rows = [(reader.line_num, row) for row in reader]
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is no table: {one_line(error)}") from error
+    missing = [column for column in columns if column not in names]
+    if missing:
+        raise ValueError(f"{path} has no column {missing[0]}; it has {', '.join(names) or 'none'}")
+    for line, row in rows:
+        if None in row or None in row.values():
+            raise ValueError(f"{path} must have {len(names)} entries a line, line {line} has not")
+    return [{column: row[column].strip() for column in columns} for _, row in rows]
+
+
+def _pooch() -> Any:
+    try:
+        import pooch
+    except ImportError as error:
+        raise ImportError(
+            "downloads need pooch; install it with pip install 'pursuit[data]'"
+        ) from error
+    return pooch
+
+
+def _digits(sha256: str) -> str:
+    digits = sha256.strip().lower()
+    if not re.fullmatch(r"[0-9a-f]{64}", digits):
+        raise ValueError(f"sha256 must be 64 hexadecimal digits, got {sha256!r}")
+    return digits
+
+
+def _kept(folder: Path) -> dict[str, str]:
+    """The checksums of first downloads into a folder."""
+    path = folder / CHECKSUMS
+    try:
+        kept = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except ValueError:
+        kept = None
+    if not isinstance(kept, dict) or not all(isinstance(own, str) for own in kept.values()):
+        raise ValueError(f"{path} is not the list of checksums that was written; delete it")
+    return kept
+
+
+@contextmanager
+def _silent(logger: logging.Logger) -> Iterator[None]:
+    """Within, only warnings are logged."""
+
+    # not by its level: a logger outside of logging's tree remembers what an old level let pass
+    def loud(record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.WARNING
+
+    logger.addFilter(loud)
+    try:
+        yield
+    finally:
+        logger.removeFilter(loud)
+
+
+class _Bar:
+    """What pooch takes for a progress bar; it fills it once more in the end."""
+
+    def __init__(self, name: str, progress: Progress) -> None:
+        self.name, self.progress = name, progress
+        self.total = self.done = 0
+
+    def update(self, more: int) -> None:
+        self.done += more
+        if self.total:
+            self.done = min(self.done, self.total)
+        if more:
+            self.progress(self.name, self.done, self.total)
+
+    def reset(self) -> None:
+        self.done = 0
+
+    def close(self) -> None:
+        pass

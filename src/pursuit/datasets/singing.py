@@ -1,0 +1,341 @@
+"""Singing with accompaniment: the corpus MIR-1K, as magnitudes of short-time spectra.
+
+A clip has the accompaniment on the left and the voice on the right; their sum is the mixture that
+is to be taken apart.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..files import one_line
+from .download import Progress, cache_folder, fetch, inside, read_table
+from .spectrogram import Spectrogram
+
+__all__ = ["RATE", "TRAIN_SINGERS", "Clip", "download", "frames", "read_folder", "train_scale"]
+
+Array = np.ndarray[Any, Any]
+
+#: samples a second
+RATE = 16_000
+#: those whom the literature trains on
+TRAIN_SINGERS = ("abjones", "amy")
+URL = "http://mirlab.org/dataset/public/MIR-1K.zip"
+#: frames that the scale is computed of
+SCALE_FRAMES = 4000
+SPLITS = "splits.csv"
+
+
+@dataclass(frozen=True)
+class Clip:
+    """One recording.
+
+    Parameters
+    ----------
+    path
+        Its file.
+    singer, song
+        Who sings what.
+    samples
+        Its length.
+    """
+
+    path: Path
+    singer: str
+    song: str
+    samples: int
+
+    def read(self) -> tuple[Array, Array]:
+        """Accompaniment and voice, float64, one number a sample."""
+        soundfile = _soundfile()
+        try:
+            channels, _ = soundfile.read(self.path, dtype="float64", always_2d=True)
+        except (RuntimeError, OSError) as error:
+            raise ValueError(f"{self.path} cannot be read: {one_line(error)}") from error
+        if len(channels) != self.samples:
+            raise ValueError(
+                f"{self.path} breaks off: it has {len(channels)} of {self.samples} samples"
+            )
+        return channels[:, 0], channels[:, 1]
+
+
+def read_folder(folder: str | os.PathLike[str], role: str) -> tuple[Clip, ...]:
+    """The clips of a role; no sound is read yet.
+
+    The table ``splits.csv`` (file, singer, song, role) says which they are, and their order.
+    Without it, the clips are those of the folder ``Wavfile`` of the corpus, sorted by name: of the
+    singers abjones and amy for the role train, of all others for test.
+
+    Parameters
+    ----------
+    folder
+        The folder of the corpus, or one with a folder ``singing`` in it.
+    role
+        Such as train or test.
+    """
+    folder = inside(folder, "singing")
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {folder}")
+    rows = _table(folder) if (folder / SPLITS).is_file() else _corpus(folder)
+    roles = sorted({own for _, _, _, own in rows})
+    if role not in roles:
+        raise ValueError(
+            f"{folder} has no clips of the role {role!r}; its roles are {', '.join(roles)}"
+        )
+    return tuple(
+        Clip(path, singer, song, _samples(path)) for path, singer, song, own in rows if own == role
+    )
+
+
+def frames(
+    folder: str | os.PathLike[str],
+    role: str,
+    count: int | None = None,
+    seed: int = 0,
+    window: int = 1024,
+    hop: int = 256,
+    power: float = 0.5,
+    scale: float | None = None,
+) -> Spectrogram:
+    """Short-time spectra ``|X|^power / scale`` of mixture, accompaniment and voice, float32.
+
+    A frame is `window` samples, weighted by a periodic Hann window, wholly inside its clip; frame k
+    begins at sample ``k hop``. Rows are frames, clip after clip and in their time; there are
+    ``window // 2 + 1`` bins. Since magnitudes do not add, the mixture is not the sum of its parts.
+
+    Parameters
+    ----------
+    folder, role
+        See `read_folder`.
+    count
+        So many frames, drawn at random from all clips of the role, none twice; else all. Only the
+        clips that are needed are read, one at a time.
+    seed
+        Which frames.
+    window, hop
+        Samples in a frame, and from one to the next.
+    power
+        Of the magnitudes.
+    scale
+        What all is divided by; else `train_scale`, whatever the role.
+    """
+    _check_numbers(window, hop, power)
+    if scale is not None and not (np.isfinite(scale) and scale > 0):
+        raise ValueError(f"scale must be positive and finite, got {scale:g}")
+    clips = read_folder(folder, role)
+    chosen = _draw(clips, count, seed, window, hop)
+    if scale is None:
+        scale = train_scale(folder, window, hop, power)
+    rows = sum(map(len, chosen))
+    parts = [np.empty((rows, window // 2 + 1), np.float32) for _ in Spectrogram._fields]
+    start = 0
+    for clip, numbers in zip(clips, chosen, strict=True):
+        end = start + len(numbers)
+        if len(numbers) > 0:
+            for part, own in zip(
+                parts, _magnitudes(clip, numbers, window, hop, power), strict=True
+            ):
+                part[start:end] = own / scale
+        start = end
+    return Spectrogram(*map(torch.from_numpy, parts))
+
+
+def train_scale(
+    folder: str | os.PathLike[str], window: int = 1024, hop: int = 256, power: float = 0.5
+) -> float:
+    """The standard deviation of the entries of the train clips' mixtures, ``|X|^power``.
+
+    It is that of 4000 frames drawn at random, always the same ones, if there are more. Test frames
+    are divided by it too, since nothing may be known of them.
+    """
+    _check_numbers(window, hop, power)
+    clips = read_folder(folder, "train")
+    total = sum(_frames_in(clip, window, hop) for clip in clips)
+    chosen = _draw(clips, min(SCALE_FRAMES, max(total, 1)), 0, window, hop)
+    sums = np.zeros(3)
+    for clip, numbers in zip(clips, chosen, strict=True):
+        if len(numbers) > 0:
+            mixture, _, _ = _magnitudes(clip, numbers, window, hop, power)
+            sums += mixture.size, mixture.sum(), (mixture**2).sum()
+    size, first, second = sums
+    scale = float(np.sqrt(max(second / size - (first / size) ** 2, 0)))
+    if scale == 0:
+        raise ValueError(f"the train clips of {folder} are silent; give a scale")
+    return scale
+
+
+def download(
+    folder: str | os.PathLike[str] | None = None,
+    url: str = URL,
+    progress: Progress | None = None,
+) -> Path:
+    """The whole corpus, 1 GB, into a folder that `read_folder` and `frames` read.
+
+    Once it is unpacked nothing is fetched again, and the archive may be deleted.
+
+    Parameters
+    ----------
+    folder
+        Where to; else ``singing`` in `cache_folder`.
+    url
+        The authors' own address, which they may change.
+    progress
+        See `fetch`.
+    """
+    folder = cache_folder() / "singing" if folder is None else inside(folder, "singing")
+    unpacked = folder / "MIR-1K"
+    if not unpacked.is_dir():
+        _unpack(fetch(url, folder, "MIR-1K.zip", progress=progress), unpacked)
+    return folder
+
+
+# ---- clips ----------------------------------------------------------------------------------
+
+Row = tuple[Path, str, str, str]
+
+
+def _table(folder: Path) -> list[Row]:
+    splits = folder / SPLITS
+    rows = [
+        (folder / row["file"], row["singer"], row["song"], row["role"])
+        for row in read_table(splits, ("file", "singer", "song", "role"))
+    ]
+    if not rows:
+        raise ValueError(f"{splits} names no clips")
+    return rows
+
+
+def _corpus(folder: Path) -> list[Row]:
+    for pattern in ("Wavfile", "*/Wavfile", "*/*/Wavfile"):
+        for found in sorted(folder.glob(pattern)):
+            paths = sorted(path for path in found.glob("*.wav") if not path.name.startswith("."))
+            if paths:
+                return [_row(path) for path in paths]
+    raise ValueError(f"{folder} has neither {SPLITS} nor a folder Wavfile with .wav files")
+
+
+def _row(path: Path) -> Row:
+    """Files are called ``<singer>_<song>_<clip>.wav``."""
+    singer = path.stem.partition("_")[0]
+    role = "train" if singer in TRAIN_SINGERS else "test"
+    return path, singer, path.stem.rpartition("_")[0], role
+
+
+def _samples(path: Path) -> int:
+    """The length of a clip that is as clips have to be."""
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}, but {SPLITS} names it")
+    try:
+        info = _soundfile().info(path)
+    except (RuntimeError, OSError) as error:
+        raise ValueError(f"{path} cannot be read: {one_line(error)}") from error
+    if info.channels != 2:
+        raise ValueError(
+            f"{path} must have two channels, accompaniment and voice, it has {info.channels}"
+        )
+    if info.samplerate != RATE:
+        raise ValueError(f"{path} must have {RATE} samples a second, it has {info.samplerate}")
+    return int(info.frames)
+
+
+def _soundfile() -> Any:
+    try:
+        import soundfile
+    except ImportError as error:
+        raise ImportError(
+            "reading clips needs soundfile; install it with pip install 'pursuit[audio]'"
+        ) from error
+    return soundfile
+
+
+# ---- frames ---------------------------------------------------------------------------------
+
+
+def _check_numbers(window: int, hop: int, power: float) -> None:
+    if window < 2:
+        raise ValueError(f"window must be at least 2, got {window}")
+    if hop < 1:
+        raise ValueError(f"hop must be at least 1, got {hop}")
+    if not (np.isfinite(power) and power > 0):
+        raise ValueError(f"power must be positive and finite, got {power:g}")
+
+
+def _frames_in(clip: Clip, window: int, hop: int) -> int:
+    return max(0, 1 + (clip.samples - window) // hop)
+
+
+def _draw(
+    clips: Sequence[Clip], count: int | None, seed: int, window: int, hop: int
+) -> list[Array]:
+    """For each clip the numbers of its frames that are wanted, in their order."""
+    ends = np.cumsum([_frames_in(clip, window, hop) for clip in clips])
+    total = int(ends[-1])
+    if total == 0:
+        raise ValueError(f"no clip is as long as a window of {window} samples")
+    if count is None:
+        wanted = np.arange(total)
+    elif 1 <= count <= total:
+        wanted = np.sort(np.random.default_rng(seed).choice(total, count, replace=False))
+    else:
+        raise ValueError(f"count must be from 1 to {total}, the frames there are, got {count}")
+    parts = np.split(wanted, np.searchsorted(wanted, ends[:-1]))
+    starts = [0, *ends[:-1]]
+    return [part - start for part, start in zip(parts, starts, strict=True)]
+
+
+def _magnitudes(
+    clip: Clip, numbers: Array, window: int, hop: int, power: float
+) -> tuple[Array, Array, Array]:
+    """Frames of mixture, accompaniment and voice: ``|X|^power``, float64."""
+    # periodic: np.hanning is the symmetrical one
+    weights = np.hanning(window + 1)[:-1]
+    left, right = (
+        np.fft.rfft(
+            np.lib.stride_tricks.sliding_window_view(channel, window)[hop * numbers] * weights
+        )
+        for channel in clip.read()
+    )
+    mixture, accompaniment, voice = (np.abs(part) ** power for part in (left + right, left, right))
+    return mixture, accompaniment, voice
+
+
+# ---- archive --------------------------------------------------------------------------------
+
+
+def _unpack(archive: Path, target: Path) -> None:
+    """All of an archive into a new folder, whole or not at all."""
+    temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+    try:
+        with zipfile.ZipFile(archive) as file:
+            for name in file.namelist():
+                if _leaves(name):
+                    raise ValueError(f"{archive} has a file {name!r} outside of its own folder")
+            # a folder of its own: the temporary one is for the owner alone
+            file.extractall(temporary / target.name)
+        os.replace(temporary / target.name, target)
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
+        raise ValueError(
+            f"{archive} is not a whole zip archive: {one_line(error)}; delete it and the line "
+            "of its address in checksums.json, and download again"
+        ) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _leaves(name: str) -> bool:
+    """Whether a name points out of the folder that it is unpacked to, on any system."""
+    windows = PureWindowsPath(name)
+    return bool(
+        windows.drive or windows.root or PurePosixPath(name).is_absolute() or ".." in windows.parts
+    )
