@@ -44,6 +44,8 @@ DPI = 150
 MOST_LINES = 32
 #: chunks over which a stream's objective is averaged for the strong line
 SMOOTH = 5
+#: up to so many decades a logarithmic axis has numbers between its powers of ten
+FEW_DECADES = 2.5
 #: the part of a spectrogram's values that its colours resolve
 RESOLVED = 99.8
 
@@ -251,11 +253,9 @@ def panels(
             axes.text((begin + end) / 2, 1.0, name, ha="center", va="bottom", fontsize=TEXT,
                       transform=axes.get_xaxis_transform())  # fmt: skip
             axes.margins(x=0.01)
-        if "x" in panel.log:
-            axes.set_xscale("log")
-        if "y" in panel.log:
-            axes.set_yscale("log")
         _dress(axes, panel.xlabel, panel.ylabel)
+        for letter in panel.log:
+            _logarithmic(axes, letter)
         if panel.title is not None:
             axes.set_title(panel.title, fontsize=TEXT + 1, pad=16 if panel.stretches else 6)
     ordered = [*names, *levels]
@@ -602,6 +602,20 @@ def _dress(axes: Axes, xlabel: str, ylabel: str) -> None:
     axes.tick_params(labelsize=TEXT - 1)
     axes.grid(which="major", color="0.9", linewidth=0.6)
     axes.set_axisbelow(True)
+
+
+def _logarithmic(axes: Axes, letter: str) -> None:
+    """A logarithmic axis with plain numbers, of which it has several even on two decades."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    getattr(axes, f"set_{letter}scale")("log")
+    low, high = getattr(axes, f"get_{letter}lim")()
+    axis = axes.xaxis if letter == "x" else axes.yaxis
+    if high / low < 10**FEW_DECADES:
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_minor_formatter(NullFormatter())
+    if high <= 1e4 and low >= 1e-3:
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def _finished(figure: Figure, title: str | None, path: Where) -> Figure:

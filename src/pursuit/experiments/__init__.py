@@ -25,7 +25,7 @@ EXPERIMENTS = {
         "gap and separation error of robust NMF encoders against their depth",
         "a synthetic spectrogram; with --data a folder of MIR-1K (16 kHz, accompaniment left, "
         "voice right; needs soundfile)",
-        "4 minutes, with --quick half a minute; on recordings a quarter of an hour",
+        "4 minutes, with --quick half a minute; on recordings an hour",
     ),
     "online": Entry(
         "sparse encoders and dictionaries that follow a stream of textures",

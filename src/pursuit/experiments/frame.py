@@ -21,13 +21,11 @@ from typing import Any, ClassVar
 import torch
 
 from .. import __version__
+from ..datasets.download import Progress
 from ..files import write_whole
 from ..report import Report
 
-__all__ = ["Experiment", "Part", "Progress", "Settings", "run"]
-
-#: is told the file that is fetched, and how many bytes of how many are there
-Progress = Callable[[str, int, int], None]
+__all__ = ["Experiment", "Part", "Settings", "run"]
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from .. import plots
 from ..datasets import textures
+from ..datasets.download import Progress
 from ..dictionary import learn
 from ..encoders.coordinate import CoordinateEncoder
 from ..encoders.encoder import Encoder
@@ -30,7 +31,7 @@ from ..regimes import Approximation, Regime, Unsupervised
 from ..report import Report
 from ..solvers.solve import solve
 from ..training import fit
-from .frame import Experiment, Part, Progress, Settings
+from .frame import Experiment, Part, Settings
 
 __all__ = ["OnlineSettings", "Reproduction"]
 
@@ -258,26 +259,20 @@ class Reproduction(Experiment):
             "The references were trained offline on other patches of all textures together, for "
             "the objective itself or for the exact codes, and stay as they are."
         )
-        begin = settings.window // settings.step  # what the first dictionary was made of
-        samples = settings.step * (np.arange(len(result["curves"][EXACT][0])) + 1)
-        shown = {
-            name: _band(samples, np.array(result["curves"][name]), begin)
-            for name in (COPIED, OFFLINE, ONLINE, RECOMMENDED, EXACT)
-        }
-        stretches = {
-            name: (number * settings.block, (number + 1) * settings.block)
-            for number, name in enumerate(self.pictures.names)
-        }
-        panel = plots.Panel(
-            shown, "sample", f"Lasso objective, mean of {SMOOTH * settings.step}",
-            stretches=stretches, markers=False,
-        )  # fmt: skip
-        few = len(settings.seeds)
+        seeds = len(settings.seeds)
+        kind = f"mean of {seeds} seeds, the band is their range" if seeds > 1 else "one seed"
+        curves = {name: np.array(runs) for name, runs in result["curves"].items()}
+        order = (COPIED, OFFLINE, ONLINE, RECOMMENDED, EXACT)
         report.figure(
-            plots.panels([panel], size=(8, 4.6)),
+            self._figure({name: curves[name] for name in order}, "Lasso objective"),
             "objective",
-            f"Objective against sample number; mean of {few} seed(s)"
-            + (", the band is their range." if few > 1 else "."),
+            f"Objective against sample number; {kind}.",
+        )
+        above = {name: 100 * (curves[name] / curves[EXACT] - 1) for name in order[:-1]}
+        report.figure(
+            self._figure(above, "per cent above exact codes"),
+            "above",
+            "The same, in per cent of the objective of exact codes with the online dictionary.",
         )
         report.section("The second half of each block")
         rows = []
@@ -289,6 +284,8 @@ class Reproduction(Experiment):
             "The paper finds exact codes lowest, then online unsupervised, offline unsupervised "
             "and offline approximation."
         )
+        kept = sum(all(block["holds"]) for block in result["blocks"])
+        report.text(f"That order holds in {kept} of {len(result['blocks'])} blocks.")
         for block in result["blocks"]:
             report.text(f"{block['texture']}: " + "; ".join(_verdicts(block)) + ".")
         report.section("Why: the dictionary and the encoder")
@@ -306,6 +303,31 @@ class Reproduction(Experiment):
                      f"{100 * (value - best) / best:.1f}"]
                 )  # fmt: skip
         report.table(["", "optimum with its dictionary", "encoder above it", "per cent"], rows)
+        for block in result["blocks"]:
+            for (lower, higher), holds in zip(pairwise(ORDER), block["holds"], strict=True):
+                if not holds:
+                    report.text(f"{block['texture']}: {_explained(block, lower, higher)}.")
+
+    def _figure(self, curves: Mapping[str, np.ndarray[Any, Any]], label: str) -> Any:
+        """Curves against sample number, averaged over some chunks of the same block."""
+        settings = self.settings
+        begin = settings.window // settings.step  # before, the first dictionary was learned
+        chunks = settings.block // settings.step
+        stretches = {
+            name: (number * settings.block, (number + 1) * settings.block)
+            for number, name in enumerate(self.pictures.names)
+        }
+        shown = {}
+        for name, runs in curves.items():
+            smooth = np.stack([_smoothed(run, begin, chunks) for run in runs])
+            samples = settings.step * (np.arange(begin, runs.shape[1]) + 1)
+            columns = [samples, smooth.mean(axis=0), smooth.min(axis=0), smooth.max(axis=0)]
+            shown[name] = [tuple(map(float, point)) for point in zip(*columns, strict=True)]
+        panel = plots.Panel(
+            shown, "sample", f"{label}, mean of {SMOOTH * settings.step}",
+            stretches=stretches, markers=False,
+        )  # fmt: skip
+        return plots.panels([panel], size=(8, 4.6))
 
     @property
     def differences(self) -> Sequence[str]:
@@ -339,13 +361,10 @@ def _objective(encoder: Encoder, x: Tensor) -> Tensor:
         return encoder.model.objective(x, encoder(x))
 
 
-def _band(samples: np.ndarray[Any, Any], runs: np.ndarray[Any, Any], begin: int) -> list[Any]:
-    """(sample, mean, low, high) of runs that are smoothed first."""
-    kernel = np.full(SMOOTH, 1 / SMOOTH)
-    smooth = np.stack([np.convolve(run[begin:], kernel, mode="valid") for run in runs])
-    x = samples[begin + SMOOTH - 1 :]
-    columns = [x, smooth.mean(axis=0), smooth.min(axis=0), smooth.max(axis=0)]
-    return [tuple(map(float, point)) for point in zip(*columns, strict=True)]
+def _smoothed(run: np.ndarray[Any, Any], begin: int, chunks: int) -> np.ndarray[Any, Any]:
+    """Each chunk with the few before it, as far as they are of the same block."""
+    firsts = [max(begin, k - k % chunks, k - SMOOTH + 1) for k in range(begin, len(run))]
+    return np.array([run[first : begin + k + 1].mean() for k, first in enumerate(firsts)])
 
 
 def _comes_before(lower: Sequence[float], higher: Sequence[float], equal: bool) -> bool:
@@ -366,6 +385,20 @@ def _verdicts(block: Mapping[str, Any]) -> list[str]:
             f"{np.mean(higher):.2f}; {every} of {len(lower)} seeds)"
         )
     return words
+
+
+def _explained(block: Mapping[str, Any], lower: str, higher: str) -> str:
+    """Why what should have the lower objective has not."""
+    best = [float(np.mean(block["optimum"][name])) for name in (lower, higher)]
+    missed = [
+        float(np.mean(block["objective"][name])) - own
+        for name, own in zip((lower, higher), best, strict=True)
+    ]
+    return (
+        f"{lower} is not below {higher}, because its dictionary changes the optimum by "
+        f"{best[0] - best[1]:+.2f} and its encoder what is missed of it by "
+        f"{missed[0] - missed[1]:+.2f}"
+    )
 
 
 def _spread(values: Sequence[float]) -> str:
