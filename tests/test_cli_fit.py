@@ -266,6 +266,7 @@ def test_a_wrong_use_is_one_sentence(arguments: list[str], sentence: str) -> Non
         ("missing folder", "there is no folder"),
         ("output is the input", "is the input itself"),
         ("empty folder", "has no pictures"),
+        ("no rows", "none.npy has no rows, so there is nothing to learn from"),
         ("negative", "negative.npy contains negative values, first in row 0"),
         ("nan", "nan.npy contains NaN or infinite values, first in row 700"),
     ],
@@ -282,6 +283,9 @@ def test_fit_refuses(mistake: str, sentence: str, folder: Path, signals: np.ndar
         case "empty folder":
             data = folder / "empty"
             data.mkdir()
+        case "no rows":
+            data = folder / "none.npy"
+            np.save(data, signals[:0])
         case "negative":
             kind, data = "nmf", folder / "negative.npy"
         case "nan":

@@ -236,6 +236,8 @@ def fit(
             if data.is_dir()
             else files.open_table(data, key)
         )
+        if len(table) == 0:
+            raise ValueError(f"{data} has no rows, so there is nothing to learn from")
         written = _fit(plan, table, output, run, provenance)
     except KeyboardInterrupt:
         if context.find_root().params.get("debug"):

@@ -266,7 +266,8 @@ class Reproduction(Experiment):
         report.figure(
             self._figure({name: curves[name] for name in order}, "Lasso objective"),
             "objective",
-            f"Objective against sample number; {kind}.",
+            f"Objective against sample number; {kind}. The first {settings.window} samples made "
+            "the first dictionary.",
         )
         above = {name: 100 * (curves[name] / curves[EXACT] - 1) for name in order[:-1]}
         report.figure(
