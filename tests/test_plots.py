@@ -232,6 +232,66 @@ def test_compared_pictures_share_one_grey_scale() -> None:
         np.testing.assert_array_equal(axes.images[0].get_array(), np.asarray(image))
 
 
+# ---- panels ----------------------------------------------------------------------------
+
+
+def test_a_name_has_one_look_in_all_panels_and_one_entry_in_the_legend() -> None:
+    one = plots.Panel({"a": [(1, 5), (10, 2)], "b": [(1, 3), (2, 4)]}, "x", "y", levels={"c": 1})
+    two = plots.Panel(
+        {
+            "b": [
+                (1, 7),
+                (
+                    2,
+                    6,
+                ),
+            ]
+        },
+        "u",
+        "v",
+        "right",
+        levels={"c": 2, "d": 3},
+    )
+    figure = plots.panels([one, two])
+    left, right = figure.axes
+    assert left.lines[1].get_color() == right.lines[0].get_color() != left.lines[0].get_color()
+    assert left.lines[1].get_marker() == right.lines[0].get_marker()
+    assert left.lines[2].get_linestyle() == right.lines[1].get_linestyle()
+    assert right.lines[1].get_linestyle() != right.lines[2].get_linestyle()
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["a", "b", "c", "d"]
+    np.testing.assert_array_equal(left.lines[0].get_xydata(), [(1, 5), (10, 2)])
+    assert (right.get_xlabel(), right.get_ylabel(), right.get_title()) == ("u", "v", "right")
+
+
+def test_bands_and_stretches_are_drawn_where_they_are() -> None:
+    curve = [(0.0, 2.0, 1.0, 3.0), (10.0, 4.0, 3.5, 5.0)]
+    panel = plots.Panel({"a": curve}, "x", "y", stretches={"wood": (0, 4), "stone": (4, 10)},
+                        markers=False)  # fmt: skip
+    (axes,) = plots.panels([panel]).axes
+    (band,) = axes.collections
+    corners = band.get_paths()[0].vertices
+    assert {(0.0, 1.0), (0.0, 3.0), (10.0, 3.5), (10.0, 5.0)} <= set(map(tuple, corners))
+    assert axes.lines[0].get_marker() == "None"
+    assert {text.get_text(): text.get_position()[0] for text in axes.texts} == {
+        "wood": 2.0, "stone": 7.0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("most", "shown"), [(20, {"1", "2", "5", "10", "20"}), (1000, {"1", "10", "100", "1000"})]
+)
+def test_logarithmic_axes_have_plain_numbers_and_enough_of_them(most: int, shown: set[str]) -> None:
+    panel = plots.Panel({"a": [(1, 1), (most, 2)]}, "x", "y", log="x")
+    figure = plots.panels([panel])
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "linear")
+    low, high = axes.get_xlim()
+    ticks = [label for label in axes.get_xticklabels() if low <= label.get_position()[0] <= high]
+    assert {label.get_text() for label in ticks} == shown
+
+
 # ---- what all share --------------------------------------------------------------------
 
 ALL = {
@@ -243,6 +303,9 @@ ALL = {
     "decomposition": lambda **more: plots.decomposition(*[np.eye(4)] * 3, **more),
     "spectrograms": lambda **more: plots.decomposition(*[np.eye(5)] * 3, **more),
     "compare": lambda **more: plots.compare([np.eye(4)], ["one"], **more),
+    "panels": lambda **more: plots.panels(
+        [plots.Panel({"one": [(1, 2), (20, 3)]}, "x", "y", "title", "xy")] * 2, **more
+    ),
 }
 MAGIC = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
 
@@ -320,6 +383,18 @@ def test_without_matplotlib_the_error_says_what_to_install(monkeypatch: pytest.M
         (lambda: plots.decomposition(*[np.eye(4)] * 3, rows=0), ValueError, "rows must be"),
         (lambda: plots.compare([], []), ValueError, "images is empty"),
         (lambda: plots.compare([np.eye(2)], []), ValueError, "1 images, but 0 titles"),
+        (lambda: plots.panels([]), ValueError, "panels that have curves"),
+        (lambda: plots.panels([plots.Panel({}, "x", "y")]), ValueError, "panels that have curves"),
+        (
+            lambda: plots.panels([plots.Panel({"a": [(1, 2, 3)]}, "x", "y")]),
+            ValueError,
+            "low, high",
+        ),
+        (
+            lambda: plots.panels([plots.Panel({"a": [(1, 2)]}, "x", "y", log="z")]),
+            ValueError,
+            "log must be one of",
+        ),
         (lambda: plots.atoms(np.eye(4), path="atoms.bmp"), ValueError, "must end in .png"),
     ],
 )

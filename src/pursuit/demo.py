@@ -69,19 +69,30 @@ class Demo:
         Is called with a sentence before each step, and with results.
     steps
         Training steps of each encoder; by default what `fit` thinks right.
+    seed
+        Seeds everything that is random.
+    threads
+        Of all coders alike.
     """
 
-    def __init__(self, say: Callable[[str], object], steps: int | None = None) -> None:
-        self.say, self.steps = say, steps
+    def __init__(
+        self,
+        say: Callable[[str], object],
+        steps: int | None = None,
+        seed: int = 0,
+        threads: int = 1,
+    ) -> None:
+        self.say, self.steps, self.seed, self.threads = say, steps, seed, threads
+        self.on = "one thread" if threads == 1 else f"{threads} threads"
         self.report = Report("pursuit: sparse codes of textures, exact and learned")
         self.coders: list[Coder] = []
 
     def run(self, folder: Path) -> Path:
         """All steps; the path of the report."""
         before = torch.get_num_threads()
-        torch.set_num_threads(1)
+        torch.set_num_threads(self.threads)
         try:
-            with threadpool_limits(1):
+            with threadpool_limits(self.threads):
                 self.learn()
                 self.compare()
                 self.denoise()
@@ -94,38 +105,44 @@ class Demo:
 
     def learn(self) -> None:
         self.say(f"learning {ATOMS} atoms from patches of brick, grass and gravel, online")
-        train = textures.patches(10_000).numpy()
+        train = textures.patches(10_000, seed=self.seed).numpy()
         begin = time.perf_counter()
         self.coding = SparseCoding(
-            ATOMS, lam=LAM, layers=LAYERS, steps=self.steps, random_state=0, threads=1
-        )
+            ATOMS, lam=LAM, layers=LAYERS, steps=self.steps,
+            random_state=self.seed, threads=self.threads,
+        )  # fmt: skip
         with self._timed("dictionary and unsupervised encoder"):
             self.coding.fit(train)
         self.model = Lasso(torch.from_numpy(self.coding.components_).float(), LAM)
         with self._timed("encoder trained on exact codes"):
             self.copied = ProximalEncoder(self.model, LAYERS)
-            fit(self.copied, train, regime=regimes.Approximation(), steps=self.steps)
+            regime = regimes.Approximation()
+            fit(self.copied, train, regime=regime, steps=self.steps, seed=self.seed)
         self.training_seconds = time.perf_counter() - begin
         self.report.section("What was learned")
         self.report.text(
             f"A dictionary of {ATOMS} atoms for {PATCH} x {PATCH} patches of three textures, and "
             f"two encoders of {LAYERS} layers: one trained for the objective itself, one for the "
-            f"exact codes. All of it took {self.training_seconds:.0f} seconds on one core."
+            f"exact codes. All of it took {self.training_seconds:.0f} seconds on {self.on}."
         )
         self.report.figure(plots.atoms(self.coding.components_), "atoms", "The atoms.")
 
     def compare(self) -> None:
-        self.say(f"coding {MANY} unseen patches, one thread")
-        x = textures.patches(MANY // 3 + 1, "test", seed=1).numpy()[:MANY]
+        self.say(f"coding {MANY} unseen patches, {self.on}")
+        x = textures.patches(MANY // 3 + 1, "test", seed=self.seed + 1).numpy()[:MANY]
         exact = copy.deepcopy(self.coding).set_params(transform="exact")
-        compiled = compile_encoder(self.copied, threads=1)
+        compiled = compile_encoder(self.copied, threads=self.threads)
         assert isinstance(compiled, Compiled)
         few = x[:FEW]
         self.coders = [
             Coder(f"SparseCoding, encoder of {LAYERS} layers", self.coding.transform, x),
             Coder("the same, trained on exact codes", compiled, x),
             Coder("SparseCoding, exact", exact.transform, x),
-            Coder("scikit-learn SparseCoder, lasso_cd", _scikit(self.coding.components_), few),
+            Coder(
+                "scikit-learn SparseCoder, lasso_cd",
+                _scikit(self.coding.components_, self.threads),
+                few,
+            ),
         ]
         for coder in self.coders:
             coder.run(coder.patches[:64])  # compiles and warms up
@@ -153,7 +170,7 @@ class Demo:
         self.report.section("Exact and learned codes")
         self.report.text(
             f"{MANY} patches of the lower halves of the pictures, which nothing was learned from "
-            f"(scikit-learn: {FEW} of them), one thread, median of three rounds in turn. The gap "
+            f"(scikit-learn: {FEW} of them), {self.on}, median of three rounds in turn. The gap "
             "is how far the mean objective lies above the optimum."
         )
         self.report.table(columns, rows)
@@ -188,13 +205,13 @@ class Demo:
     def denoise(self) -> None:
         self.say("denoising a picture with the encoder, and with exact codes")
         picture = textures.load("brick")
-        rng = np.random.default_rng(0)
+        rng = np.random.default_rng(self.seed)
         upper, lower = picture[:256, :256], picture[256:, 256:]
         train, _ = _noisy_patches(upper + NOISE * rng.standard_normal(upper.shape))
         noisy = lower + NOISE * rng.standard_normal(lower.shape)
         encoder = ProximalEncoder(self.model, LAYERS)
-        fit(encoder, train[rng.permutation(len(train))[:20_000]], steps=self.steps)
-        compiled = compile_encoder(encoder, threads=1)
+        fit(encoder, train[rng.permutation(len(train))[:20_000]], steps=self.steps, seed=self.seed)
+        compiled = compile_encoder(encoder, threads=self.threads)
         assert isinstance(compiled, Compiled)
         x, means = _noisy_patches(noisy)
         atoms = self.model.dictionary.numpy()
@@ -237,13 +254,19 @@ class Demo:
         known = people[:LEARNED].reshape(-1, shape[0] * shape[1])
         new = people[LEARNED:, :2].reshape(-1, *shape).copy()
         truth = new.reshape(len(new), -1).copy()
-        rng = np.random.default_rng(0)
+        rng = np.random.default_rng(self.seed)
         covered = np.zeros_like(new, bool)
         for face, mask in zip(new, covered, strict=True):
             top, left = (int(rng.integers(0, side - COVER)) for side in shape)
             mask[top : top + COVER, left : left + COVER] = True
             face[mask] = rng.random(COVER * COVER)
-        pca = RobustPCA(FACE_ATOMS, layers=7, steps=self.steps or 250, random_state=0, threads=1)
+        pca = RobustPCA(
+            FACE_ATOMS,
+            layers=7,
+            steps=self.steps or 250,
+            random_state=self.seed,
+            threads=self.threads,
+        )
         with self._timed("robust PCA of faces"):
             pca.fit(known)
         x = new.reshape(len(new), -1)
@@ -281,12 +304,15 @@ class Demo:
         self.say(f"   {what}: {time.perf_counter() - begin:.1f} s")
 
 
-def _scikit(atoms: Array) -> Callable[[Array], Array]:
+def _scikit(atoms: Array, threads: int) -> Callable[[Array], Array]:
     """scikit-learn's coder, in double precision: in single its stopping rule is never met."""
     from sklearn.decomposition import SparseCoder
 
     coder = SparseCoder(
-        atoms.astype(np.float64), transform_algorithm="lasso_cd", transform_alpha=LAM, n_jobs=1
+        atoms.astype(np.float64),
+        transform_algorithm="lasso_cd",
+        transform_alpha=LAM,
+        n_jobs=threads,
     )
 
     def run(x: Array) -> Array:

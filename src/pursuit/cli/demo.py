@@ -18,6 +18,8 @@ def demo(
         int | None,
         typer.Option(min=1, help="Training steps of each encoder; fewer are quicker and worse."),
     ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seeds everything that is random.")] = 0,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of all coders alike.")] = 1,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the table as JSON, and nothing else.")
     ] = False,
@@ -37,7 +39,7 @@ def demo(
         if not as_json:
             typer.echo(f"{time.perf_counter() - begin:6.1f} s  {sentence}")
 
-    run = Demo(say, steps)
+    run = Demo(say, steps, seed, threads)
     page = run.run(output)
     if as_json:
         rows = [dict(zip(run.columns, row, strict=True)) for row in run.rows]
