@@ -391,3 +391,37 @@ def test_the_same_call_gives_the_same_codes() -> None:
     for name in MODELS:
         model, x = problem(name, 2, 50, torch.float32)
         assert torch.equal(pu.solve(model, x).codes, pu.solve(model, x).codes)
+
+
+# ---- non-negative least squares --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ridge", [0.0, 0.3])
+def test_nmf_rows_that_the_active_set_leaves_open_go_on(
+    ridge: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a weight that is far too large the first stage is wrong, and the second mends it."""
+    generator = torch.Generator().manual_seed(0)
+    model = pu.models.NMF(torch.rand(12, 20, generator=generator).double(), ridge)
+    x = torch.rand(40, 20, generator=generator).double()
+    best = pu.solve(model, x, "restart", tol=1e-11)
+    found = pu.solve(model, x, tol=1e-9)
+    monkeypatch.setattr("pursuit.solvers.nonnegative.WEIGHT", 1e-2)
+    mended = pu.solve(model, x, tol=1e-9)
+    for solution in (found, mended):
+        assert solution.method == "nonnegative"
+        assert solution.converged.all()
+        torch.testing.assert_close(solution.objective, best.objective, rtol=1e-8, atol=0)
+    assert mended.iterations > 2 * found.iterations
+
+
+def test_nmf_of_silence_and_of_exact_sums_of_atoms() -> None:
+    generator = torch.Generator().manual_seed(0)
+    atoms = torch.rand(5, 30, generator=generator)
+    codes = torch.rand(20, 5, generator=generator)
+    codes[0] = 0
+    solution = pu.solve(pu.models.NMF(atoms), codes @ atoms)
+    torch.testing.assert_close(solution.codes, codes, rtol=1e-4, atol=1e-5)
+    assert (solution.codes[0] == 0).all()
+    assert solution.iterations < 100
+    assert (solution.gap <= 1e-11 * (codes @ atoms).double().square().sum(dim=1)).all()
