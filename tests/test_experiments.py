@@ -237,7 +237,10 @@ def test_the_verdict_on_the_order_is_that_of_the_numbers(
         order = [means[name] for name in online.ORDER]
         assert block["holds"] == [a < b for a, b in pairwise(order)]
         for (lower, higher), holds in zip(pairwise(online.ORDER), block["holds"], strict=True):
-            assert f"{lower} {'below' if holds else 'NOT below'} {higher}" in text
+            (row,) = [line for line in text.splitlines() if f"| {higher} above {lower} |" in line]
+            word, difference, _ = row.split("|")[2 + number].split(",")
+            assert word.strip() == ("yes" if holds else "NO")
+            assert float(difference) == pytest.approx(means[higher] - means[lower], abs=0.006)
 
 
 def test_curves_are_not_averaged_over_the_border_of_two_textures() -> None:
