@@ -424,4 +424,6 @@ def test_nmf_of_silence_and_of_exact_sums_of_atoms() -> None:
     torch.testing.assert_close(solution.codes, codes, rtol=1e-4, atol=1e-5)
     assert (solution.codes[0] == 0).all()
     assert solution.iterations < 100
+    # an objective of zero cannot be certified relatively, but most rows come below eps
     assert (solution.gap <= 1e-11 * (codes @ atoms).double().square().sum(dim=1)).all()
+    assert solution.converged.double().mean() > 0.6
