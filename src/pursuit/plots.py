@@ -614,7 +614,7 @@ def _logarithmic(axes: Axes, letter: str) -> None:
     if high / low < 10**FEW_DECADES:
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axis.set_minor_formatter(NullFormatter())
-    if high <= 1e4 and low >= 1e-3:
+    if high < 1e5 and low > 1e-4:
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 

@@ -121,7 +121,7 @@ class Reproduction(Experiment):
 
     @property
     def stamp(self) -> str:
-        return "".join(str(float(picture.sum())) for picture in self.pictures.pictures)
+        return " ".join(f"{float(picture.sum()):.8g}" for picture in self.pictures.pictures)
 
     def parts(self) -> Sequence[Part]:
         work = []
