@@ -88,8 +88,8 @@ class ApproximationSettings(Settings):
     sigma: float = 0.1
     joint: int = 3000
     depths: tuple[int, ...] = (1, 2, 3, 5, 7, 10, 20)
-    training: int = 800
-    supervised: int = 400
+    training: int = 600
+    supervised: int = 300
     batch: int = 64
     layers: int = 7
     sizes: tuple[int, ...] = (30, 300)
