@@ -33,7 +33,7 @@ types: $(INSTALLED) ## check the types
 	$(BIN)/mypy
 
 tests: $(INSTALLED) ## run the tests (PYTEST_ARGS="-k lasso" chooses among them)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
 format: $(INSTALLED) ## put the code into shape
 	$(BIN)/ruff check --fix .
