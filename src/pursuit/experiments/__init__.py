@@ -12,7 +12,7 @@ __all__ = ["EXPERIMENTS", "Entry", "find"]
 
 
 class Entry(NamedTuple):
-    """What an experiment shows, what it runs on, and about how long it takes on two cores."""
+    """What an experiment shows, what it runs on, and about how long it takes on one core."""
 
     shows: str
     data: str
@@ -25,13 +25,13 @@ EXPERIMENTS = {
         "gap and separation error of robust NMF encoders against their depth",
         "a synthetic spectrogram; with --data a folder of MIR-1K (16 kHz, accompaniment left, "
         "voice right; needs soundfile)",
-        "4 minutes, with --quick half a minute; on recordings an hour",
+        "3 minutes, with --quick half a minute; on recordings an hour",
     ),
     "online": Entry(
         "sparse encoders and dictionaries that follow a stream of textures",
         "textures of scikit-image; with --data a folder of pictures, such as Brodatz plates, in "
         "the order of its online_sequence.csv",
-        "2 minutes, with --quick a quarter of a minute",
+        "4 minutes, with --quick a quarter of a minute",
     ),
 }
 
