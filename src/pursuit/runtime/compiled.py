@@ -182,10 +182,11 @@ class Compiled:
 
         def work() -> None:
             room = _Room(executor, length)
-            for tile in tiles:  # whoever is free takes the next
-                if failures:
+            while not failures:
+                tile = next(tiles, None)  # whoever is free takes the next
+                if tile is None:
                     return
-                try:
+                try:  # what was taken is run, so that no earlier failure is missed
                     room.run(x[tile], codes[tile], tile.start)
                 except Exception as error:
                     failures.append((tile.start, error))
