@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 
 from ._checks import ArrayLike, as_codes, as_float_matrix, as_signals, as_weight
-from .models import RobustPCA, SparseModel, require_model
+from .models import SparseModel, require_model
 
 __all__ = ["Certificate", "certify", "certify_low_rank", "is_met", "round_codes"]
 
@@ -172,7 +172,7 @@ class Certificate:
         size, device = model.code_size, model.device
         self.penalty = model.nonsmooth
         self.penalised = self.penalty.penalised(size).to(device)
-        sign = self.penalty.nonnegative(size, device)
+        sign = self.penalty.sign_constraint(size, device)
         self.sign = torch.zeros_like(self.penalised) if sign is None else sign
         curvature = model.curvature
         self.curvature = (
@@ -278,7 +278,10 @@ class Certificate:
 
     def _atoms(self, which: Tensor) -> Tensor:
         """The atoms of some coefficients, shape (k, m)."""
-        return self.model.dictionary[which[: len(self.model.dictionary)]]
+        count = len(self.model.dictionary)
+        if bool(which[count:].any()):
+            return self.model.operator.dense()[which]
+        return self.model.dictionary[which[:count]]
 
     def _strictly_feasible_direction(self) -> Tensor | None:
         """d with ``D_i d < 0`` for the atoms of `cone`, orthogonal to those of `free`, or None.
@@ -304,11 +307,14 @@ class Certificate:
         return direction / -float(slope.max())
 
     def _outlier_bounds(self) -> tuple[Tensor, Tensor] | None:
-        if not isinstance(self.model, RobustPCA):
+        """The bounds of nu at the features of an identity block, None if there are no bounds."""
+        weights = self.penalty.weights(self.model.code_size)
+        if self.model.operator.identity_size == 0 or weights is None:
             return None
-        high = self.model.outlier_weights
-        low = torch.full_like(high, -torch.inf) if bool(self.sign[-1]) else -high
-        return low, high
+        count = len(self.model.dictionary)
+        # a curved coefficient has a finite conjugate everywhere
+        high = torch.where(self.curvature[count:] > 0, torch.inf, weights[count:].to(self.curvature))
+        return torch.where(self.sign[count:], -torch.inf, -high), high
 
 
 def _orthonormal_rows(matrix: Tensor) -> Tensor:

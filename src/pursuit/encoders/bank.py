@@ -8,6 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from ..runtime.program import Program
 from .encoder import Encoder
 
 __all__ = ["EncoderBank"]
@@ -68,6 +69,10 @@ class EncoderBank(nn.Module):
         errors = [encoder.model.residual(x, encoder(x)).square().sum(dim=-1) for encoder in self]
         return torch.stack(errors, dim=-1)
 
+    def programs(self) -> list[Program]:
+        """Return the program of each encoder."""
+        return [encoder.program() for encoder in self]
+
     def project_(self) -> None:
         """Restore what must hold after an update of the parameters: thresholds >= 0."""
         for encoder in self:
@@ -77,7 +82,7 @@ class EncoderBank(nn.Module):
 def _share_low_rank(encoders: Sequence[Encoder]) -> None:
     common: nn.Parameter | None = None
     for number, encoder in enumerate(encoders):
-        name = encoder.model.low_rank_name
+        name = encoder.model.dictionary_of("low_rank")
         if name is None:
             kind = type(encoder.model).__name__
             raise ValueError(

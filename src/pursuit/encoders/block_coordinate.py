@@ -85,9 +85,8 @@ class BlockCoordinateEncoder(Encoder):
     def config(self) -> dict[str, Any]:
         return {**super().config, "final": self._final}
 
-    @property
-    def runtime(self) -> dict[str, Any]:
-        return {**super().runtime, "blocks": self.labels.tolist()}
+    def _blocks(self) -> Tensor:
+        return self.labels.cpu()
 
     def _width(self, number: int) -> int | None:
         return None if number < self.layers else self._template.code_size

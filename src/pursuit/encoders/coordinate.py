@@ -84,7 +84,7 @@ class CoordinateEncoder(Encoder):
     @staticmethod
     def _start_constants(inner: SparseModel) -> Tensor:
         constants = inner.coordinate_constants
-        if inner.nonsmooth.separable:
+        if inner.separable:
             return constants
         return _largest_in_block(constants, inner.block_labels)
 

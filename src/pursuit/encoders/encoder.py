@@ -7,6 +7,7 @@ which coefficients a layer may change.
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -17,8 +18,9 @@ from torch import Tensor, nn
 
 from .._checks import dtype_name, is_eager, require_choice, require_device, require_width
 from ..models import SparseModel, require_model
-from ..penalties import plain_stages
+from ..runtime.program import FORM, Program
 from .forms import Layer
+from .lowering import lower
 from .steps import STEPS, Model, Quadratic, Setting, Step
 
 __all__ = ["Encoder"]
@@ -80,7 +82,7 @@ class Encoder(nn.Module):
             ("curvature", inner.curvature),
             ("units", model.units),
         ):
-            own = None if values is None else values.to(model.dictionary).detach().clone()
+            own = None if values is None else values.to(model.device, model.dtype).detach().clone()
             self.register_buffer(name, own)
         self.register_buffer("depth", torch.tensor(len(rates)))
         if structure == "auto":
@@ -92,7 +94,7 @@ class Encoder(nn.Module):
             accelerated=accelerated,
             tied=tied,
             dense=structure == "dense",
-            identity=model.identity,
+            identity=model.operator.identity_size > 0,
         )
         self.step: Step = STEPS[step](self._setting, self._quadratic())
 
@@ -122,8 +124,7 @@ class Encoder(nn.Module):
         Whoever wants to keep it while the dictionary is trained must clone the tensors.
         """
         names = self._template.dictionaries
-        scale = None if self.units is None else 1 / float(self.units[0])
-        return self._template.rebind({name: getattr(self, name) for name in names}, scale)
+        return self._template.rebind({name: getattr(self, name) for name in names}, self.units)
 
     @property
     def living_model(self) -> SparseModel:
@@ -182,24 +183,32 @@ class Encoder(nn.Module):
     def _rows(self) -> int:
         """The number of atoms that layers multiply by; dense layers write the identity out."""
         size = self._template.code_size
-        return size if self._setting.dense else size - self._identity_size()
+        return size if self._setting.dense else size - self._template.operator.identity_size
 
-    def _identity_size(self) -> int:
-        return self._template.features if self._template.identity else 0
+    def program(self) -> Program:
+        """Return the encoder as plain arrays, which run without torch."""
+        exact = copy.deepcopy(self).to("cpu", torch.float64)
+        with torch.no_grad():
+            return lower(
+                exact.step.layers(exact._quadratic(), numbers=True),
+                self._setting.penalty,
+                dictionary=exact.model.dictionary,
+                constants=exact.constants,
+                units=exact.units,
+                widths=[self._width(number) or 0 for number in range(self._setting.depth)],
+                blocks=self._blocks(),
+                info={**self.description, "program": FORM},
+            )
 
     @property
-    def runtime(self) -> dict[str, Any]:
-        """What the state does not say and running it without torch needs, as plain data."""
-        size, penalty = self._template.code_size, self._setting.penalty
-        signed = penalty.nonnegative(size)
-        return {
-            "dictionaries": list(self._template.dictionaries),
-            "identity": self._template.identity,
-            "nonnegative": [False] * size if signed is None else signed.tolist(),
-            "stages": [stage._asdict() for stage in plain_stages(penalty, size)],
-            "widths": [self._width(number) for number in range(self._setting.depth)],
-            "blocks": None,
-        }
+    def description(self) -> dict[str, Any]:
+        """What it is, as plain data for files."""
+        kind = {"type": type(self).__name__, "arguments": self.config, "regime": self.regime}
+        return {**kind, "model": {"type": type(self._template).__name__}}
+
+    def _blocks(self) -> Tensor | None:
+        """The block of each coefficient, for layers that take over one block."""
+        return None
 
     def _width(self, number: int) -> int | None:
         """How many coefficients a layer takes over; None for one of the blocks."""
@@ -297,12 +306,10 @@ class Encoder(nn.Module):
     # ---- how it gets there ------------------------------------------------------------
 
     def _quadratic(self) -> Quadratic:
-        atoms = torch.cat([getattr(self, name) for name in self._template.dictionaries])
+        operator = self.model.operator
         if self.units is not None:
-            atoms = atoms * self.units[: len(atoms), None]
-        if self._setting.dense and self._template.identity:
-            identity = torch.eye(self._template.features, dtype=atoms.dtype, device=atoms.device)
-            atoms = torch.cat([atoms, identity])
+            operator = operator.scaled(self.units)
+        atoms = operator.dense() if self._setting.dense else operator.atoms
         return Quadratic(atoms, self.constants, self.curvature)
 
     def _ready(self) -> list[Layer]:
@@ -341,7 +348,7 @@ class Encoder(nn.Module):
                 f"x is {given}, but the encoder is {own}; convert one of them with .to(torch.{own})"
             )
         if is_eager() and not _is_finite(x.detach()):
-            raise ValueError("x contains NaN or infinite values; remove or mask them first")
+            raise ValueError("x contains NaN or infinite values; remove or replace them")
         return x.reshape(-1, x.shape[-1])
 
     def _load_from_state_dict(
@@ -372,7 +379,7 @@ def _cheaper_structure(model: SparseModel, step: str) -> str:
     Free layers of one dictionary stay as the paper has them: there the form decides what is
     learned, not only what it costs.
     """
-    if model.low_rank_name is not None:
+    if len(model.operator.block_sizes) > 1:
         return "structured"
     return "structured" if step != "free" and 2 * model.features < model.code_size else "dense"
 

@@ -133,6 +133,8 @@ class Penalty(Registered, ABC):
 
     def weights(self, size: int) -> Tensor | None:
         """Return w, shape (size,), if ``g(z) = sum_i w_i |z_i|``, else None."""
+        if not all(_is_single(labels) for labels in self.stages(size)):
+            return None
         try:
             stages = checked_stages(self, size)
         except TypeError:
@@ -140,8 +142,6 @@ class Penalty(Registered, ABC):
         total = torch.zeros(size, dtype=torch.float64)
         for labels, threshold in zip(stages, self.thresholds(1.0), strict=True):
             used = labels >= 0
-            if not _is_single(labels):
-                return None
             total[used] += threshold.to(total).expand(int(labels.max()) + 1)[labels[used]]
         return total
 

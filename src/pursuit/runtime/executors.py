@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .program import Program
+from .program import Program, stacked
 
 __all__ = ["EXECUTORS", "Dense", "Executor", "Fused", "Sparse"]
 
@@ -95,7 +95,7 @@ class Dense(Executor):
         shared = _Shared()
         self.weights = [shared.of(weight, np.transpose) for weight in weights]
         if self.residual:
-            decay = program.layers[0].decay
+            decay = program.decay
             self.decay = np.zeros(program.size, np.float32) if decay is None else decay
             return
         self.products: list[Array] = []
@@ -220,9 +220,9 @@ class Sparse(Executor):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         depth = len(program.layers)
-        weights, self.signal_of = _stacked(program.weights())
+        weights, self.signal_of = stacked(program.weights())
         self.weights = [np.ascontiguousarray(weight.T) for weight in weights]
-        grams, self.gram_of = _stacked(program.grams())
+        grams, self.gram_of = stacked(program.grams())
         self.grams = np.ascontiguousarray(grams.transpose(0, 2, 1))
         self.widths = np.array([layer.width for layer in program.layers])
         none = np.zeros(program.size, np.int64)
@@ -281,10 +281,10 @@ class Fused(Executor):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         layers = program.layers
-        self.weights, self.weight_of = _stacked([layer.weight for layer in layers])
-        self.atoms, self.atoms_of = _stacked([_given(layer.atoms) for layer in layers])
-        self.steps, self.step_of = _stacked([_given(layer.outlier_step) for layer in layers])
-        decay = layers[0].decay
+        self.weights, self.weight_of = stacked([layer.weight for layer in layers])
+        self.atoms, self.atoms_of = stacked([_given(layer.atoms) for layer in layers])
+        self.steps, self.step_of = stacked([_given(layer.outlier_step) for layer in layers])
+        decay = program.decay
         self.decay = np.zeros(program.size, np.float32) if decay is None else decay
 
     @classmethod
@@ -318,7 +318,7 @@ class Fused(Executor):
         )  # fmt: skip
 
 
-#: in the order in which they are thought of
+#: in order of preference
 EXECUTORS: dict[str, type[Executor]] = {kind.name: kind for kind in (Fused, Dense, Sparse)}
 
 
@@ -353,17 +353,6 @@ def _runs(labels: Array) -> Array:
     begins = np.flatnonzero(np.diff(labels, prepend=-2))
     runs = np.stack([begins, np.append(begins[1:], len(labels)), labels[begins]], axis=1)
     return runs[runs[:, 2] >= 0]
-
-
-def _stacked(arrays: Sequence[Array]) -> tuple[Array, Array]:
-    """The distinct arrays as one, and the number of each in it."""
-    numbers: dict[int, int] = {}
-    distinct: list[Array] = []
-    for array in arrays:
-        if id(array) not in numbers:
-            numbers[id(array)] = len(distinct)
-            distinct.append(array)
-    return np.stack(distinct), np.array([numbers[id(array)] for array in arrays])
 
 
 def _given(array: Array | None) -> Array:

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import __version__
-from ..files import one_line, read, write_whole
-from .program import Array, Layer, Program, lower
+from ..files import write_whole
+from .compiled import Compiled, CompiledBank, load
+from .program import Array, Layer, Program
 
 if TYPE_CHECKING:
     import onnx
@@ -128,42 +129,18 @@ def _program(encoder: Any) -> Program:
     if isinstance(encoder, Program):
         return encoder
     if isinstance(encoder, str | os.PathLike):
-        return _program_of_file(encoder)
-    from ..encoders.bank import EncoderBank
-    from ..encoders.encoder import Encoder
-    from ..persistence import _describe_encoder
-
-    if isinstance(encoder, EncoderBank):
-        raise TypeError("an EncoderBank has no graph of its own; export its encoders one by one")
-    if not isinstance(encoder, Encoder):
+        encoder = load(encoder)
+    if isinstance(encoder, CompiledBank) or hasattr(encoder, "programs"):
+        raise TypeError("a bank of encoders has no graph; export its encoders one by one")
+    if isinstance(encoder, Compiled):
+        return encoder.program
+    if not callable(getattr(encoder, "program", None)):
         raise TypeError(
             "an encoder, its program or the path of its file can be exported, "
             f"got {type(encoder).__name__}"
         )
-    state = {name: tensor.detach().cpu().numpy() for name, tensor in encoder.state_dict().items()}
-    return lower(_describe_encoder(encoder), state)
-
-
-def _program_of_file(path: str | os.PathLike[str]) -> Program:
-    arrays, info = read(path)
-    match info.get("kind"):
-        case "encoder":
-            pass
-        case "bank":
-            raise ValueError(
-                f"{path} holds a bank, which has no graph of its own; load it and export its "
-                "encoders one by one"
-            )
-        case other:
-            raise ValueError(f"{path} holds a {other}, and only an encoder can be exported")
-    if "runtime" not in info:
-        raise ValueError(
-            f"{path} does not say how to run it without torch; load it and save it again"
-        )
-    try:
-        return lower(info, arrays)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise ValueError(f"{path} cannot be exported: {one_line(error)}") from error
+    program: Program = encoder.program()
+    return program
 
 
 def _description(program: Program) -> dict[str, Any]:
@@ -192,17 +169,18 @@ def _encode(nodes: _Nodes, program: Program) -> str:
     z: str | None = None
     previous: str | None = None
     for number, layer in enumerate(program.layers):
-        _require_finite(np.array(layer.mix), "mixing")
         nodes.scope = f"layer{number + 1}"
         linear = _residual_step if layer.gram is None else _gram_step
-        y = _shrunk(nodes, program, layer, linear(nodes, layer, z, previous))
+        y = _shrunk(nodes, program, layer, linear(nodes, program, layer, z, previous))
         previous, z = z, _chosen(nodes, program, layer, z, y)
     assert z is not None
     nodes.scope = "codes"
     return z if program.units is None else nodes("Mul", z, nodes.constant(program.units, "units"))
 
 
-def _gram_step(nodes: _Nodes, layer: Layer, z: str | None, previous: str | None) -> str:
+def _gram_step(
+    nodes: _Nodes, program: Program, layer: Layer, z: str | None, previous: str | None
+) -> str:
     """``v = e x W' + (a1 - c1) z + (a2 - c2) z' + (c1 z + c2 z') H'`` with ``H = I - G``."""
     assert layer.gram is not None
     a1, a2, c1, c2, e = layer.mix
@@ -217,13 +195,15 @@ def _gram_step(nodes: _Nodes, layer: Layer, z: str | None, previous: str | None)
     return nodes.product(point, coupling, "coupling", alpha=alpha, plus=base, beta=beta)
 
 
-def _residual_step(nodes: _Nodes, layer: Layer, z: str | None, previous: str | None) -> str:
+def _residual_step(
+    nodes: _Nodes, program: Program, layer: Layer, z: str | None, previous: str | None
+) -> str:
     """``v = a1 z + a2 z' + (e x - p V) W' - decay p`` with ``p = c1 z + c2 z'``."""
     a1, a2, c1, c2, _ = layer.mix
     residual, scale = _residual(nodes, layer, z, previous)
     carried: list[Term] = []
     if z is not None:
-        decay: Factor = 0.0 if layer.decay is None else layer.decay
+        decay: Factor = 0.0 if program.decay is None else program.decay
         carried = _codes(a1 - c1 * decay, z, a2 - c2 * decay, previous)
     if layer.outlier_step is None:
         base, beta = nodes.total(carried) if carried else (None, 0.0)
@@ -383,7 +363,6 @@ class _Nodes:
     def constant(self, array: Array, name: str) -> str:
         """The name of an array: equal arrays are stored once. Real numbers become float32."""
         array = np.ascontiguousarray(array, np.int64 if array.dtype.kind == "i" else np.float32)
-        _require_finite(array, name)
         key = (array.dtype.str, array.shape, array.tobytes())
         if key not in self._names:
             self._names[key] = f"{name}_{len(self.constants)}"
@@ -452,8 +431,3 @@ def _common(terms: Sequence[Term]) -> float:
         return 1.0
     first = next(n for n, size in enumerate(sizes) if size >= SMALLEST * max(sizes))
     return float(terms[first][0])
-
-
-def _require_finite(array: Array, name: str) -> None:
-    if not np.isfinite(array).all():
-        raise ValueError(f"the encoder's {name} contains NaN or infinite values")

@@ -4,23 +4,40 @@ Every layer of every encoder is, in the coordinates of the normalised model,
 
     v = a1 z + a2 z' + e x W' - (c1 z + c2 z') G',        y = shrink(v),
 
-after which the code takes over y, all of it or where it changes most. G is given as a matrix, or
-in the form of the residual as ``G = W V' + diag(decay)``, where with an identity block W and V
-continue as diag(w) and I. The shrinkage is a soft threshold for each coefficient, one-sided where
-codes must not be negative, and then a shrinkage of whole groups, level by level.
+after which the code takes over y, all of it or where it changes most; z and z' are the codes after
+the last layer and after the one before it. G is given as a matrix, or in the form of the residual
+as ``G = W V' + diag(decay)``, where with an identity block W and V continue as diag(w) and I. The
+shrinkage is a soft threshold for each coefficient, one-sided where codes must not be negative, and
+then a shrinkage of whole groups, level by level. The last code is multiplied by `units`.
+
+`Encoder.program` derives a program from an encoder; files store its `arrays`, from which
+`from_arrays` restores it. A program is checked when it is made, whatever it is made from: the
+kernels rely on every index, length, dtype and sign.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-__all__ = ["Layer", "Program", "lower"]
+__all__ = ["FORM", "Layer", "Mix", "Program", "from_arrays", "stacked"]
 
 Array = np.ndarray[Any, Any]
+Mix = tuple[float, float, float, float, float]
+
+#: what a layer remembers besides the last code, and how the result is read out; files state it, so
+#: that layers that remember v, or a linear read-out, can be added
+FORM = {"memory": "code", "readout": "diagonal"}
+#: arrays of a program that layers can share, and the attribute of `Layer` that each belongs to
+SHARED = {
+    "weights": "weight",
+    "grams": "gram",
+    "atoms": "atoms",
+    "outlier_steps": "outlier_step",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,8 +54,6 @@ class Layer:
         G, shape (q, q), or None for the residual form.
     atoms, outlier_step
         V, shape (rows, m), and w, shape (m,), of the residual form.
-    decay
-        The diagonal that the quadratic penalty adds in the residual form, shape (q,), or None.
     soft
         The threshold of each coefficient, shape (q,).
     groups
@@ -47,12 +62,11 @@ class Layer:
         How many coefficients are taken over, those that change most; 0: the block that gains most.
     """
 
-    mix: tuple[float, float, float, float, float]
+    mix: Mix
     weight: Array
     gram: Array | None
     atoms: Array | None
     outlier_step: Array | None
-    decay: Array | None
     soft: Array
     groups: tuple[Array, ...]
     width: int
@@ -64,41 +78,57 @@ class Program:
 
     Attributes
     ----------
-    features, size
-        m and q.
     layers
         The layers, in order.
     dictionary
         The atoms that codes decode with, shape (rows, m); an identity block is not among them.
-    units
-        What the last code is multiplied by, shape (q,), or None.
     negative
         1 where a coefficient may be negative, else 0, shape (q,).
+    constants
+        The step constant of each coefficient, shape (q,).
+    decay
+        The diagonal that the quadratic penalty adds in the residual form, shape (q,), or None.
+    units
+        What the last code is multiplied by, shape (q,), or None.
     labels
         For each level of groups the group of each coefficient, -1 for none, shape (q,).
-    blocks, constants
-        For layers of width 0: the block of each coefficient and its step constant.
+    blocks
+        For layers of width 0: the block of each coefficient, shape (q,).
     info
-        What the file said about itself.
+        A description of the encoder.
     """
 
-    features: int
-    size: int
     layers: tuple[Layer, ...]
     dictionary: Array
-    units: Array | None
     negative: Array
-    labels: tuple[Array, ...]
-    blocks: Array | None
     constants: Array
+    decay: Array | None = None
+    units: Array | None = None
+    labels: tuple[Array, ...] = ()
+    blocks: Array | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def features(self) -> int:
+        """m, the width of a signal."""
+        return self.dictionary.shape[1]
+
+    @property
+    def size(self) -> int:
+        """q, the number of coefficients of a code."""
+        return len(self.negative)
 
     @property
     def identity(self) -> bool:
+        """Whether the residual form has an identity block."""
         return self.layers[0].outlier_step is not None
 
     @property
     def momentum(self) -> bool:
+        """Whether some layer looks at the code before the last."""
         return any(layer.mix[1] != 0 or layer.mix[3] != 0 for layer in self.layers)
 
     @property
@@ -107,7 +137,7 @@ class Program:
         return any(layer.width != self.size for layer in self.layers)
 
     def grams(self) -> list[Array]:
-        """G of each layer, formed where it is not given; shared where its parts are."""
+        """Return G of each layer, formed where it is not given; shared where its parts are."""
         known: dict[tuple[int, ...], Array] = {}
         grams = []
         for layer in self.layers:
@@ -121,7 +151,7 @@ class Program:
         return grams
 
     def weights(self) -> list[Array]:
-        """W of each layer with the rows of the identity block written out, shape (q, m)."""
+        """Return W of each layer, the rows of the identity block included, shape (q, m)."""
         known: dict[tuple[int, int], Array] = {}
         weights = []
         for layer in self.layers:
@@ -131,176 +161,223 @@ class Program:
             weights.append(known[key])
         return weights
 
+    def arrays(self) -> dict[str, Array]:
+        """Return everything that `from_arrays` needs, by name."""
+        layers = self.layers
+        arrays: dict[str, Array] = {
+            "mix": np.array([layer.mix for layer in layers], np.float64),
+            "soft": np.stack([layer.soft for layer in layers]),
+            "widths": np.array([layer.width for layer in layers], np.int64),
+            "dictionary": self.dictionary,
+            "negative": self.negative,
+            "constants": self.constants,
+        }
+        for number, labels in enumerate(self.labels):
+            arrays[f"labels.{number}"] = labels
+            arrays[f"groups.{number}"] = np.stack([layer.groups[number] for layer in layers])
+        for name, attribute in SHARED.items():
+            values = [getattr(layer, attribute) for layer in layers]
+            if values[0] is not None:
+                arrays[name], arrays[f"{name}.of"] = stacked(values)
+        for name in ("decay", "units", "blocks"):
+            if getattr(self, name) is not None:
+                arrays[name] = getattr(self, name)
+        return arrays
+
     def _formed(self, layer: Layer) -> Array:
         assert layer.atoms is not None
         weight = _full(layer.weight, layer.outlier_step).astype(np.float64)
         ones = None if layer.outlier_step is None else np.ones(self.features)
         gram = weight @ _full(layer.atoms, ones).astype(np.float64).T
-        if layer.decay is not None:
-            gram[np.diag_indices(self.size)] += layer.decay
+        if self.decay is not None:
+            gram[np.diag_indices(self.size)] += self.decay
         return gram.astype(np.float32)
+
+
+def from_arrays(arrays: Mapping[str, Array], info: Mapping[str, Any]) -> Program:
+    """Return the program that `Program.arrays` describes.
+
+    Parameters
+    ----------
+    arrays
+        The arrays by name.
+    info
+        A description of the encoder; its entry "program" is `FORM`.
+
+    Raises
+    ------
+    ValueError
+        If something is missing, superfluous, or not as the kernels need it; it names the field.
+    """
+    if info.get("program") != FORM:
+        raise ValueError(f"program is {info.get('program')!r}, but this version runs {FORM!r} only")
+    rest = dict(arrays)
+
+    def take(name: str) -> Array:
+        if name not in rest:
+            raise ValueError(f"{name} is missing")
+        return rest.pop(name)
+
+    mix = _require(take("mix"), "mix", np.float64, (None, 5))
+    depth = len(mix)
+    soft = _require(take("soft"), "soft", np.float32, (depth, None))
+    widths = _require(take("widths"), "widths", np.int64, (depth,))
+    labels, groups = [], []
+    while f"labels.{len(labels)}" in rest:
+        number = len(labels)
+        labels.append(take(f"labels.{number}"))
+        name = f"groups.{number}"
+        groups.append(_require(take(name), name, np.float32, (depth, None)))
+    shared: dict[str, Sequence[Array | None]] = {}
+    for name, attribute in SHARED.items():
+        shared[attribute] = [None] * depth
+        if name in rest or name == "weights":
+            array = take(name)
+            stack = list(array) if array.ndim > 1 else []
+            chosen = _require(take(f"{name}.of"), f"{name}.of", np.int64, (depth,))
+            _require_range(chosen, f"{name}.of", 0, len(stack))
+            shared[attribute] = [stack[number] for number in chosen]
+    layers = tuple(
+        Layer(
+            mix=tuple(mix[t].tolist()),
+            soft=soft[t],
+            groups=tuple(level[t] for level in groups),
+            width=int(widths[t]),
+            **{attribute: values[t] for attribute, values in shared.items()},  # type: ignore[arg-type]
+        )
+        for t in range(depth)
+    )
+    program = Program(
+        layers=layers,
+        dictionary=take("dictionary"),
+        negative=take("negative"),
+        constants=take("constants"),
+        decay=rest.pop("decay", None),
+        units=rest.pop("units", None),
+        labels=tuple(labels),
+        blocks=rest.pop("blocks", None),
+        info=info,
+    )
+    if rest:
+        raise ValueError(f"{min(rest)} is not part of a program")
+    return program
+
+
+def stacked(arrays: Sequence[Array]) -> tuple[Array, Array]:
+    """Return the distinct arrays as one, and the number of each in it."""
+    numbers: dict[int, int] = {}
+    distinct: list[Array] = []
+    for array in arrays:
+        if id(array) not in numbers:
+            numbers[id(array)] = len(distinct)
+            distinct.append(array)
+    return np.stack(distinct), np.array([numbers[id(array)] for array in arrays], np.int64)
 
 
 def _full(matrix: Array, diagonal: Array | None) -> Array:
     return matrix if diagonal is None else np.concatenate([matrix, np.diag(diagonal)])
 
 
-def lower(info: Mapping[str, Any], arrays: Mapping[str, Array], prefix: str = "") -> Program:
-    """The program of an encoder from what its file holds: the description and the state."""
-    needed = info["runtime"]
-    state = {
-        name.removeprefix(prefix): array.astype(np.float64)
-        for name, array in arrays.items()
-        if name.startswith(prefix)
+# ---- what the kernels rely on ---------------------------------------------------------------
+
+
+def _check(program: Program) -> None:
+    """Raise a ValueError that names the field in which a program is not valid."""
+    if len(program.layers) == 0:
+        raise ValueError("a program must have at least one layer")
+    _require(program.dictionary, "dictionary", np.float32, (None, None))
+    rows, features = program.dictionary.shape
+    _require(program.negative, "negative", np.float32, (None,))
+    size = program.size
+    if rows not in (size, size - features) or rows < 1 or features < 1:
+        raise ValueError(
+            f"dictionary has shape {program.dictionary.shape}, which does not fit codes of {size}"
+        )
+    _require_values(program.negative, "negative", lambda a: (a == 0) | (a == 1), "0 or 1")
+    _require(program.constants, "constants", np.float32, (size,))
+    _require_values(program.constants, "constants", lambda a: a > 0, "positive")
+    for name in ("decay", "units"):
+        if getattr(program, name) is not None:
+            _require(getattr(program, name), name, np.float32, (size,))
+    if program.blocks is not None:
+        _require(program.blocks, "blocks", np.int64, (size,))
+        _require_range(program.blocks, "blocks", 0, size)
+    for number, labels in enumerate(program.labels):
+        _require(labels, f"labels.{number}", np.int64, (size,))
+    _check_forms(program, rows)
+    for layer in program.layers:
+        _check_layer(program, layer)
+
+
+def _check_forms(program: Program, rows: int) -> None:
+    """The linear parts: all layers have the same form, with matrices of the same shapes."""
+    size, features = program.size, program.features
+    checked: set[int] = set()
+    dense = program.layers[0].gram is not None
+    identity = program.identity
+    if identity and (dense or rows == size):
+        raise ValueError("outlier_steps are for the residual form with an identity block")
+    height = size - features if identity else size
+    shapes: dict[str, tuple[int, ...] | None] = {
+        "weights": (height, features),
+        "grams": (size, size) if dense else None,
+        "atoms": None if dense else (height, features),
+        "outlier_steps": (features,) if identity else None,
     }
-    units = state.get("units")
-    atoms = np.concatenate([state[name] for name in needed["dictionaries"]])
-    dictionary, features = _single(atoms), atoms.shape[1]
-    if units is not None:
-        atoms = atoms * units[: len(atoms), None]
-    dense = info["arguments"]["structure"] == "dense"
-    if dense and needed["identity"]:
-        atoms = np.concatenate([atoms, np.eye(features)])
-    size = len(needed["nonnegative"])
-    widths = [0 if width is None else int(width) for width in needed["widths"]]
-    step = _Step(info["arguments"], state, atoms, len(widths))
-    forms = step.dense_forms() if dense else step.residual_forms(needed["identity"])
-    stages = [
-        (np.array(stage["labels"], np.int64), np.array(stage["weights"], np.float64))
-        for stage in needed["stages"]
-    ]
-    layers = []
-    thresholds = step.thresholds(stages)
-    for form, mix, own, width in zip(forms, step.mixes(), thresholds, widths, strict=True):
-        soft, groups = _sorted_thresholds(stages, own, size)
-        layers.append(Layer(mix=mix, soft=soft, groups=groups, width=width, **form))
-    blocks = needed["blocks"]
-    return Program(
-        features=features,
-        size=size,
-        layers=tuple(layers),
-        dictionary=dictionary,
-        units=None if units is None else _single(units),
-        negative=_single(1.0 - np.array(needed["nonnegative"], np.float64)),
-        labels=tuple(labels for labels, _ in stages if not _is_single(labels)),
-        blocks=None if blocks is None else np.array(blocks, np.int64),
-        constants=_single(state["constants"]),
-        info=info,
+    for layer in program.layers:
+        for name, attribute in SHARED.items():
+            value, shape = getattr(layer, attribute), shapes[name]
+            if (value is None) != (shape is None):
+                raise ValueError(f"{name} must be given for all layers or for none")
+            if value is not None and shape is not None and id(value) not in checked:
+                _require(value, name, np.float32, shape)
+                checked.add(id(value))
+
+
+def _check_layer(program: Program, layer: Layer) -> None:
+    size = program.size
+    if len(layer.mix) != 5 or not np.isfinite(layer.mix).all():
+        raise ValueError(f"mix must be five finite numbers a layer, got {layer.mix}")
+    _require(layer.soft, "soft", np.float32, (size,))
+    _require_values(layer.soft, "soft", lambda a: a >= 0, "non-negative")
+    if len(layer.groups) != len(program.labels):
+        raise ValueError(f"groups has {len(layer.groups)} levels, labels {len(program.labels)}")
+    for number, (thresholds, labels) in enumerate(zip(layer.groups, program.labels, strict=True)):
+        _require(thresholds, f"groups.{number}", np.float32, (None,))
+        _require_values(thresholds, f"groups.{number}", lambda a: a >= 0, "non-negative")
+        _require_range(labels, f"labels.{number}", -1, len(thresholds))
+    if not 0 <= layer.width <= size:
+        raise ValueError(f"widths must lie between 0 and {size}, got {layer.width}")
+    if layer.width == 0 and program.blocks is None:
+        raise ValueError("blocks is missing, although a layer takes over one block")
+
+
+def _require(
+    array: object, name: str, dtype: Any, shape: tuple[int | None, ...]
+) -> Array:
+    if not isinstance(array, np.ndarray) or array.dtype != dtype:
+        given = getattr(array, "dtype", type(array).__name__)
+        raise ValueError(f"{name} must be an array of {np.dtype(dtype)}, got {given}")
+    fits = array.ndim == len(shape) and all(
+        side is None or side == length for side, length in zip(shape, array.shape, strict=True)
     )
+    if not fits:
+        text = ", ".join("any" if side is None else str(side) for side in shape)
+        raise ValueError(f"{name} must have shape ({text}), got {array.shape}")
+    if not array.flags.c_contiguous:
+        raise ValueError(f"{name} must be contiguous")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise ValueError(f"{name} contains NaN or infinite values")
+    return array
 
 
-class _Step:
-    """The learned part of an encoder, by the names of its state."""
-
-    def __init__(
-        self, arguments: Mapping[str, Any], state: Mapping[str, Array], atoms: Array, depth: int
-    ) -> None:
-        self.kind, self.momentum = arguments["step"], arguments["momentum"]
-        self.state, self.atoms, self.depth = state, atoms, depth
-        self.constants = state["constants"]
-        curvature = state.get("curvature")
-        self.decay = None if curvature is None else curvature / self.constants
-
-    def mixes(self) -> list[tuple[float, float, float, float, float]]:
-        mixing = self.state.get("step.mixing")
-        if mixing is None:
-            return [(1.0, 0.0, 1.0, 0.0, 1.0)] * self.depth
-        if self.momentum:
-            a = [[float(value) for value in row] for row in mixing]
-            return [(row[0], row[1], row[2], row[3], row[4]) for row in a]
-        return [(1.0, 0.0, float(rate), 0.0, float(rate)) for rate in mixing]
-
-    def thresholds(self, stages: Sequence[tuple[Array, Array]]) -> list[list[Array]]:
-        """For each layer the thresholds of each stage."""
-        if self.kind == "model":
-            natural = [
-                weights / self.constants[[int(np.argmax(labels == r)) for r in range(len(weights))]]
-                for labels, weights in stages
-            ]
-            factors = np.maximum(self.state["step.factors"], 0)
-            return [[factor * t for t in natural] for factor in factors]
-        learned = [
-            _repeat(np.maximum(self.state[f"step.thresholds.{number}"], 0), self.depth)
-            for number in range(len(stages))
-        ]
-        return [[rows[number] for rows in learned] for number in range(self.depth)]
-
-    def weights(self) -> list[Array]:
-        if self.kind == "model":
-            return [_single(self.atoms / self.constants[: len(self.atoms), None])] * self.depth
-        weight = self.state["step.weight"]
-        if self.kind == "free":
-            return [_single(weight)] * self.depth
-        return _repeat([_single(one) for one in weight], self.depth)
-
-    def dense_forms(self) -> list[dict[str, Any]]:
-        weights = self.weights()
-        if self.kind == "free":
-            identity = np.eye(len(self.constants))
-            stack = [_single(identity - one) for one in self.state["step.coupling"]]
-            grams = [stack[0], *_repeat(stack, self.depth - 1)]
-        else:
-            known: dict[int, Array] = {}
-            for weight in weights:
-                if id(weight) not in known:
-                    known[id(weight)] = _single(self._gram(weight))
-            grams = [known[id(weight)] for weight in weights]
-        empty = {"atoms": None, "outlier_step": None, "decay": None}
-        return [{"weight": w, "gram": g, **empty} for w, g in zip(weights, grams, strict=True)]
-
-    def _gram(self, weight: Array) -> Array:
-        gram = weight.astype(np.float64) @ self.atoms.T
-        if self.decay is not None:
-            gram[np.diag_indices(len(gram))] += self.decay
-        return gram
-
-    def residual_forms(self, identity: bool) -> list[dict[str, Any]]:
-        if self.kind == "free":
-            stack = [_single(one) for one in self.state["step.coupling"]]
-            atoms = [stack[0], *_repeat(stack, self.depth - 1)]
-        else:
-            atoms = [_single(self.atoms)] * self.depth
-        steps: list[Array | None] = [None] * self.depth
-        if identity and self.kind == "model":
-            steps = [_single(1 / self.constants[len(self.atoms) :])] * self.depth
-        elif identity:
-            stack = [_single(one) for one in self.state["step.outlier_step"]]
-            steps = list(_repeat(stack, self.depth))
-        decay = None if self.decay is None else _single(self.decay)
-        return [
-            {"weight": w, "gram": None, "atoms": v, "outlier_step": o, "decay": decay}
-            for w, v, o in zip(self.weights(), atoms, steps, strict=True)
-        ]
+def _require_values(array: Array, name: str, allowed: Callable[[Array], Array], what: str) -> None:
+    ok = allowed(array)
+    if not ok.all():
+        raise ValueError(f"{name} must be {what}, got {array[~ok][0]:g}")
 
 
-def _sorted_thresholds(
-    stages: Sequence[tuple[Array, Array]], thresholds: Sequence[Array], size: int
-) -> tuple[Array, tuple[Array, ...]]:
-    """Soft thresholds and those of groups.
-
-    Stages of single coefficients may all come first, because a single one is never shrunk after a
-    group that contains it; and two soft thresholds in a row add up.
-    """
-    soft = np.zeros(size)
-    groups = []
-    for (labels, _), own in zip(stages, thresholds, strict=True):
-        if _is_single(labels):
-            used = labels >= 0
-            soft[used] += own[labels[used]]
-        else:
-            groups.append(_single(own))
-    return _single(soft), tuple(groups)
-
-
-def _is_single(labels: Array) -> bool:
-    used = labels[labels >= 0]
-    return len(np.unique(used)) == len(used)
-
-
-def _repeat(stack: Any, count: int) -> list[Any]:
-    """The entries of a stack, or its only one as often as asked."""
-    return [stack[0]] * count if len(stack) == 1 else list(stack)
-
-
-def _single(array: Array) -> Array:
-    return np.ascontiguousarray(array, np.float32)
+def _require_range(array: Array, name: str, low: int, end: int) -> None:
+    outside = array[(array < low) | (array >= end)]
+    if len(outside) > 0:
+        raise ValueError(f"{name} must lie between {low} and {end - 1}, got {outside[0]}")

@@ -51,7 +51,7 @@ class _Kernel:
         self.gram, self.starts = as_array(gram), np.cumsum([0, *map(len, blocks)])
         self.w, self.v = as_array(w[order]), as_array(v)
         self.constants = as_array(model.block_constants)
-        self.nonnegative = model.penalty.nonnegative(model.code_size) is not None
+        self.nonnegative = model.penalty.sign_constraint(model.code_size) is not None
 
     def solve_tile(self, x: Array, rows: Rows, tile: slice) -> None:
         rows = rows.part(tile)
@@ -101,7 +101,7 @@ def _weights(model: SparseModel, blocks: list[list[int]]) -> tuple[Tensor, Tenso
     w = torch.zeros(model.code_size, dtype=torch.float64)
     v = torch.zeros(len(blocks), dtype=torch.float64)
     for level in penalty.levels:
-        weights = level.weights.expand(len(level.groups))
+        weights = level.lam.expand(len(level.groups))
         for group, weight in zip(level.groups, weights, strict=True):
             if level.singletons:
                 w[group[0]] += weight

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-import torch
+from torch import Tensor
 
-from ..models import RobustPCA, SparseModel
+from ..models import SparseModel
 from .solution import Problem, Result, Solver
 from .tiles import Array, Rows, as_array, correlations, for_each_tile
 
@@ -19,13 +19,13 @@ LARGEST = 8192
 
 def gram_misfit(model: SparseModel) -> str | None:
     """What a solver on the Gram matrix lacks, or None."""
-    if isinstance(model, RobustPCA):
+    if model.operator.identity_size > 0:
         return "a dictionary without an identity block"
     if model.code_size > LARGEST:
         return f"at most {LARGEST} coefficients"
     if model.device.type != "cpu":
         return "a model on the CPU"
-    sign = model.penalty.nonnegative(model.code_size)
+    sign = model.penalty.sign_constraint(model.code_size)
     if sign is not None and not bool(sign.all()):
         return "one sign constraint for all coefficients"
     if not bool(model.nonsmooth.penalised(model.code_size).all()):
@@ -34,9 +34,15 @@ def gram_misfit(model: SparseModel) -> str | None:
 
 
 def _misfit(model: SparseModel) -> str | None:
-    if not model.nonsmooth.separable:
-        return "a penalty that is a sum over single coefficients"
+    if not model.separable or model.nonsmooth.weights(model.code_size) is None:
+        return "a penalty that is a weighted sum of absolute values"
     return gram_misfit(model)
+
+
+def _weights(model: SparseModel) -> Tensor:
+    weights = model.nonsmooth.weights(model.code_size)
+    assert weights is not None
+    return weights
 
 
 def _run(problem: Problem) -> Result:
@@ -54,9 +60,8 @@ class _Kernel:
         size = model.code_size
         self.warm = problem.init is not None
         self.tol, self.max_iter = problem.tol, problem.max_iter
-        self.nonnegative = model.penalty.nonnegative(size) is not None
-        # of a penalty that is a sum over coefficients, the value at a unit vector is its weight
-        self.lam = as_array(model.nonsmooth.value(torch.eye(size, dtype=torch.float64)))
+        self.nonnegative = model.penalty.sign_constraint(size) is not None
+        self.lam = as_array(_weights(model))
         self.ridge = np.zeros(size) if model.curvature is None else as_array(model.curvature)
         self.atoms = as_array(model.dictionary)
         exact = model.dictionary.detach().double()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..certificates import Certificate, is_met, round_codes
-from ..models import NMF, SparseModel
+from ..models import SparseModel
 from ..penalties import L1, Elastic, Penalty
 from .coordinate import COORDINATE, gram_misfit
 from .restart import RESTART
@@ -85,7 +85,8 @@ def _weighted(model: SparseModel) -> SparseModel:
 
 
 def _misfit(model: SparseModel) -> str | None:
-    if not isinstance(model, NMF):
+    sign = model.penalty.sign_constraint(model.code_size)
+    if sign is None or not bool(sign.all()) or bool(model.nonsmooth.penalised(model.code_size).any()):
         return "non-negative codes without a weight (NMF)"
     return gram_misfit(_weighted(model))
 

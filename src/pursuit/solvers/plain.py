@@ -109,7 +109,7 @@ def _fits_all(model: SparseModel) -> str | None:
 
 
 def _fits_separable(model: SparseModel) -> str | None:
-    if model.nonsmooth.separable:
+    if model.separable:
         return None
     return "a penalty that is a sum over single coefficients (block_greedy takes groups)"
 

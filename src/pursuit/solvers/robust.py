@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
-from ..models import RobustNMF, RobustPCA, SparseModel
+from ..models import SparseModel
 from .solution import Problem, Result, Solver
 from .tiles import Array, Rows, as_array, for_each_tile
 
@@ -14,24 +15,48 @@ __all__ = ["HUBER_FISTA", "NEWTON", "prefers_newton"]
 
 
 def _misfit(model: SparseModel) -> str | None:
-    if not isinstance(model, RobustPCA):
+    if model.operator.identity_size == 0:
         return "the dictionary (D0, I) of RobustPCA or RobustNMF"
-    if model.lam_star <= 0:
-        return "a positive lam_star"
+    if _robust(model) is None:
+        return "a positive ridge on the scores, absolute values of the outliers, and one sign"
     if model.device.type != "cpu":
         return "a model on the CPU"
     return None
 
 
+class _Robust(NamedTuple):
+    """The weights of a robust model: lam_star, those of the outliers, and the sign."""
+
+    lam_star: float
+    lam: Array
+    nonnegative: bool
+
+
+def _robust(model: SparseModel) -> _Robust | None:
+    """The weights, None if the penalty is of another kind."""
+    count, size = len(model.dictionary), model.code_size
+    weights, curvature = model.nonsmooth.weights(size), model.curvature
+    sign = model.penalty.sign_constraint(size)
+    if weights is None or curvature is None or not (sign is None or bool(sign.all())):
+        return None
+    ridge = curvature[:count]
+    if bool(weights[:count].any()) or bool(curvature[count:].any()):
+        return None
+    if not float(ridge[0]) > 0 or bool((ridge != ridge[0]).any()):
+        return None
+    return _Robust(float(ridge[0]), as_array(weights[count:]), sign is not None)
+
+
 def prefers_newton(model: SparseModel) -> bool:
     """Whether Newton's method is the quicker of the two on this model."""
+    robust = None if _misfit(model) is not None else _robust(model)
+    if robust is None:
+        return False
     from .robust_kernels import prefer_newton
 
-    if not isinstance(model, RobustPCA) or _misfit(model) is not None:
-        return False
     atoms = as_array(model.dictionary).astype(np.float64)
-    nonnegative = isinstance(model, RobustNMF)
-    return bool(prefer_newton(atoms @ atoms.T, model.lam_star, model.features, nonnegative))
+    gram = atoms @ atoms.T
+    return bool(prefer_newton(gram, robust.lam_star, model.features, robust.nonnegative))
 
 
 def _run(name: str, problem: Problem) -> Result:
@@ -48,12 +73,13 @@ class _Kernel:
         from . import robust_kernels
 
         model = problem.model
-        assert isinstance(model, RobustPCA)
+        robust = _robust(model)
+        assert robust is not None
         self.solve = robust_kernels.newton if name == "newton" else robust_kernels.fista
-        self.tables = robust_kernels.tables(as_array(model.dictionary), model.lam_star)
-        self.lam = as_array(model.outlier_weights)
-        self.nonnegative = isinstance(model, RobustNMF)
-        self.atoms = model.atoms
+        self.tables = robust_kernels.tables(as_array(model.dictionary), robust.lam_star)
+        self.lam = robust.lam
+        self.nonnegative = robust.nonnegative
+        self.atoms = len(model.dictionary)
         self.tol, self.max_iter = problem.tol, problem.max_iter
 
     def solve_tile(self, x: Array, rows: Rows, tile: slice) -> None:
