@@ -44,5 +44,5 @@ class Progress:
     dictionary: Tensor | None = field(default=None, compare=False, repr=False)
 
 
-#: A function that receives progress. A true return value ends the computation early where it can be.
+#: A function that receives progress; a true return value ends the computation, where it can end
 Callback = Callable[[Progress], object]
