@@ -31,6 +31,8 @@ class Progress:
         The training loss and the loss on held-out rows, where the stage has them.
     seconds
         Time since the computation began.
+    detail
+        A remark on the stage, such as a first result of it.
     dictionary
         The current dictionary, where the stage learns one.
     """
@@ -41,6 +43,7 @@ class Progress:
     loss: float | None = None
     validation: float | None = None
     seconds: float = 0.0
+    detail: str = ""
     dictionary: Tensor | None = field(default=None, compare=False, repr=False)
 
 
