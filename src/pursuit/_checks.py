@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ._words import require_choice as require_choice
+
 ArrayLike = Tensor | np.ndarray[Any, Any] | Sequence[Any] | float
 
 FLOATS = (torch.float32, torch.float64)
@@ -122,11 +124,6 @@ def as_number(value: float, name: str) -> float:
     if weight.ndim != 0:
         raise ValueError(f"{name} must be one number, got shape {tuple(weight.shape)}")
     return float(weight)
-
-
-def require_choice(value: str, allowed: Sequence[str], name: str) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
 
 
 def is_meta(tensor: Tensor) -> bool:

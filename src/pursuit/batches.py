@@ -161,7 +161,15 @@ class Batches(Source):
 
 
 def as_source(
-    x: Any, targets: Any, *, features: int, dtype: torch.dtype, size: int, seed: int, hold: bool
+    x: Any,
+    targets: Any,
+    *,
+    features: int,
+    dtype: torch.dtype,
+    size: int,
+    seed: int,
+    hold: bool,
+    held: Any = None,
 ) -> tuple[Source, Batch | None]:
     """The source that fits the data, and the rows held out for validation, if any."""
     if not hasattr(x, "shape"):
@@ -183,11 +191,14 @@ def as_source(
     for name, values in _named(targets).items():
         if len(values) != len(x):
             raise ValueError(f"{name} has {len(values)} rows, but x has {len(x)}")
-    if not hold or len(x) < FEWEST_ROWS:
+    if held is not None:
+        held = np.unique(np.asarray(held, dtype=np.int64))
+    elif not hold or len(x) < FEWEST_ROWS:
         return Rows(x, targets, size, seed, dtype), None
-    count = min(int(HELD_OUT * len(x)), MOST_HELD_OUT)
-    rng = np.random.default_rng([seed, len(x)])
-    held = np.unique(rng.integers(len(x), size=count))
+    else:
+        count = min(int(HELD_OUT * len(x)), MOST_HELD_OUT)
+        rng = np.random.default_rng([seed, len(x)])
+        held = np.unique(rng.integers(len(x), size=count))
     source = Rows(x, targets, size, seed, dtype, held)
     return source, source.take(held)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from ._checks import ArrayLike, as_float_matrix, as_number
 from .models import Constraint, Lasso, SparseModel
+from .progress import Callback, Progress
 from .solvers.solve import solve
 
 __all__ = ["OnlineDictionary", "draw", "learn"]
@@ -228,14 +228,6 @@ class OnlineDictionary:
         self.weight = float(values["weight"])
 
 
-@dataclass(frozen=True)
-class Learned:
-    """What `learn` reports while it works."""
-
-    samples: int
-    dictionary: Tensor
-
-
 def draw(x: Tensor, atoms: int, seed: int = 0, nonnegative: bool = False) -> Tensor:
     """A first dictionary: random samples of unit norm, no two rows the same."""
     generator = torch.Generator().manual_seed(seed)
@@ -259,7 +251,7 @@ def learn(
     passes: int = 1,
     encode: Callable[[SparseModel, Tensor], Tensor] | None = None,
     seed: int = 0,
-    callback: Callable[[Learned], object] | None = None,
+    callback: Callback | None = None,
 ) -> Tensor:
     """Learn a dictionary of unit-norm atoms for the Lasso, online.
 
@@ -281,7 +273,7 @@ def learn(
     seed
         Seeds the first dictionary and the order of the samples.
     callback
-        Called with a `Learned` after every batch; what it returns ends the learning if true.
+        Called with a `Progress` after every batch; what it returns ends the learning if true.
 
     Returns
     -------
@@ -307,6 +299,9 @@ def learn(
             online.renew()
             model = model.rebind(online.dictionaries)
             seen += len(batch)
-            if callback is not None and callback(Learned(seen, online.dictionary)):
+            progress = Progress(
+                "dictionary", seen, passes * len(signals), dictionary=online.dictionary
+            )
+            if callback is not None and callback(progress):
                 return online.dictionary
     return online.dictionary

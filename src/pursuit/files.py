@@ -12,12 +12,15 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 
-__all__ = ["below", "one_line", "read", "whole", "write", "write_whole"]
+from ._words import one_line
+
+__all__ = ["Saved", "below", "one_line", "open_saved", "read", "whole", "write", "write_whole"]
 
 Array = np.ndarray[Any, Any]
 T = TypeVar("T")
@@ -64,8 +67,40 @@ def whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise
 
 
+@dataclass(frozen=True, eq=False)
+class Saved:
+    """A file that was opened: its arrays, and the description that says what they mean.
+
+    Attributes
+    ----------
+    path
+        Where it was read from.
+    arrays
+        The arrays by name.
+    info
+        The description: kind, model, arguments, regime, provenance.
+    """
+
+    path: Path
+    arrays: dict[str, Array]
+    info: dict[str, Any]
+
+    def describe(self) -> dict[str, Any]:
+        """The description, and the shapes of the arrays as ``"shapes"``."""
+        return {**self.info, "shapes": {name: list(a.shape) for name, a in self.arrays.items()}}
+
+
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, Any]]:
     """Arrays and their description, as they were written, or a ValueError."""
+    saved = open_saved(path)
+    return saved.arrays, saved.info
+
+
+def open_saved(path: str | os.PathLike[str]) -> Saved:
+    """Read a file that `write` has written, or raise a ValueError that says what is wrong.
+
+    Model, encoder and runtime can be built from the result without reading the file again.
+    """
     from safetensors import SafetensorError, safe_open
 
     if not Path(path).is_file():
@@ -89,17 +124,12 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, Any]
             f"{path} has format version {info.get('version')}, this is version {VERSION}; "
             "update pursuit to read it"
         )
-    return arrays, info
+    return Saved(Path(path), arrays, info)
 
 
 def below(values: Mapping[str, T], prefix: str) -> dict[str, T]:
     """The values whose names begin with the prefix, without it."""
     return {n.removeprefix(prefix): v for n, v in values.items() if n.startswith(prefix)}
-
-
-def one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 300 else text[:297] + "..."
 
 
 def _checksum(text: str, arrays: Mapping[str, Array]) -> str:

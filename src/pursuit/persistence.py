@@ -24,7 +24,7 @@ from .files import below, one_line
 from .models import SparseModel
 from .penalties import Penalty
 
-__all__ = ["below", "describe", "description", "load", "read", "save", "write"]
+__all__ = ["below", "build", "describe", "description", "load", "read", "save", "write"]
 
 #: deeper than this no description nests, and no encoder is
 DEEPEST, MOST_LAYERS = 20, 100_000
@@ -76,7 +76,12 @@ def load(path: str | os.PathLike[str]) -> Any:
     No code is run from the file. A file that is damaged or no such file is a ValueError that
     says so.
     """
-    tensors, info = read(path)
+    return build(files.open_saved(path))
+
+
+def build(saved: files.Saved) -> Any:
+    """The model, encoder or bank of a file that `files.open_saved` has opened; see `load`."""
+    tensors, info = _tensors(saved), saved.info
     try:
         match info.get("kind"):
             case "model":
@@ -94,14 +99,12 @@ def load(path: str | os.PathLike[str]) -> Any:
             case other:
                 raise ValueError(f"it holds {other!r}, which this version does not know")
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise ValueError(f"{path} cannot be loaded: {one_line(error)}") from error
+        raise ValueError(f"{saved.path} cannot be loaded: {one_line(error)}") from error
 
 
 def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
     """What a file says about itself: kind, model, arguments, regime, provenance, shapes."""
-    tensors, info = read(path)
-    shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
-    return {**info, "shapes": shapes}
+    return files.open_saved(path).describe()
 
 
 # ---- tensors --------------------------------------------------------------------------------
@@ -116,8 +119,12 @@ def write(
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and their description, as they were written, or a ValueError."""
-    arrays, info = files.read(path)
-    return {name: torch.from_numpy(array) for name, array in arrays.items()}, info
+    saved = files.open_saved(path)
+    return _tensors(saved), saved.info
+
+
+def _tensors(saved: files.Saved) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(array) for name, array in saved.arrays.items()}
 
 
 # ---- descriptions ---------------------------------------------------------------------------

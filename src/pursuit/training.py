@@ -27,9 +27,10 @@ from .dictionary import OnlineDictionary
 from .encoders.bank import EncoderBank
 from .encoders.encoder import Encoder
 from .persistence import below, read, write
+from .progress import Callback, Progress
 from .regimes import Batch, Regime, Unsupervised, as_regime
 
-__all__ = ["RATES", "History", "Progress", "fit"]
+__all__ = ["RATES", "History", "fit"]
 
 logger = logging.getLogger(__name__)
 
@@ -53,17 +54,6 @@ GOOD = 0.1
 MOST_ROLLBACKS = 8
 #: rows that validation encodes at a time
 VALIDATION_ROWS = 2048
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a run stands, for a callback."""
-
-    step: int
-    steps: int
-    loss: float
-    validation: float | None
-    seconds: float
 
 
 @dataclass
@@ -106,9 +96,10 @@ def fit(
     dictionary: str = "fixed",
     steps: int | None = None,
     validation: Any = None,
+    held: Sequence[int] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     seed: int = 0,
-    callback: Callable[[Progress], object] | None = None,
+    callback: Callback | None = None,
     batch_size: int = 256,
     rate: float = 1.0,
     layerwise: float = 0.0,
@@ -137,6 +128,9 @@ def fit(
         Held-out x, or (x, targets). By default a tenth of the rows (2048 at most) of an array with
         500 rows or more; False for none. The parameters with the lowest validation loss are kept,
         and a run without progress is ended.
+    held
+        Numbers of rows of x, an array, that are never trained on; unless `validation` is given,
+        they are the held-out rows. Excludes the default choice of held-out rows.
     checkpoint
         A file to which the run is written again and again; if it is there, the run goes on from
         it, bit by bit as if it had not been interrupted.
@@ -176,27 +170,27 @@ def fit(
         layerwise=layerwise,
         batch_size=batch_size,
     )
-    hold = validation is None
-    source, held = as_source(
+    source, aside = as_source(
         x,
         targets,
         features=run.features,
         dtype=run.dtype,
         size=batch_size,
         seed=seed,
-        hold=hold,
+        hold=validation is None,
+        held=held,
     )
     if not (validation is None or validation is False):
         signals, wanted = validation if isinstance(validation, tuple) else (validation, None)
-        held = Batch(*as_tensors(signals, wanted, run.dtype), total=source.total)
-    if held is not None:
-        held = run.checked(held)
+        aside = Batch(*as_tensors(signals, wanted, run.dtype), total=source.total)
+    if aside is not None:
+        aside = run.checked(aside)
     if checkpoint is not None and not source.resumable:
         raise ValueError(
             "a run on a one-time iterator cannot be resumed, because its past cannot be read "
             "again; give an array, a list of batches or a DataLoader, or leave checkpoint out"
         )
-    run.train(source, held, None if checkpoint is None else Path(checkpoint), callback)
+    run.train(source, aside, None if checkpoint is None else Path(checkpoint), callback)
     return run.history
 
 
@@ -272,7 +266,7 @@ class _Run:
         source: Source,
         held: Batch | None,
         checkpoint: Path | None,
-        callback: Callable[[Progress], object] | None,
+        callback: Callback | None,
     ) -> None:
         with self._gradients():
             self._loop(source, held, checkpoint, callback)
@@ -299,7 +293,7 @@ class _Run:
         source: Source,
         held: Batch | None,
         checkpoint: Path | None,
-        callback: Callable[[Progress], object] | None,
+        callback: Callback | None,
     ) -> None:
         started = time.perf_counter()
         self.optimiser = torch.optim.Adam(self._groups())
@@ -493,8 +487,9 @@ class _Run:
     def _progress(self) -> Progress:
         history = self.history
         return Progress(
-            step=history.steps,
-            steps=self.steps,
+            stage="training",
+            done=history.steps,
+            total=self.steps,
             loss=history.loss[-1],
             validation=history.validation[-1] if history.validation else None,
             seconds=history.seconds,

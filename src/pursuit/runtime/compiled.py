@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from ..files import below, read
+from ..files import Saved, below, open_saved
 from .executors import EXECUTORS, TINY, Executor, Sparse
 from .program import Program, lower
 
-__all__ = ["Compiled", "CompiledBank", "Plan", "Stream", "compile", "load"]
+__all__ = ["Compiled", "CompiledBank", "Plan", "Stream", "build", "compile", "load"]
 
 Array = np.ndarray[Any, Any]
 
@@ -363,11 +363,17 @@ def load(
     kernel: str = "auto",
 ) -> Compiled | CompiledBank:
     """Read an encoder that `pursuit.save` has written, without torch; see `Compiled`."""
-    arrays, info = read(path)
+    return build(open_saved(path), sample, threads, kernel)
+
+
+def build(
+    saved: Saved, sample: Any = None, threads: int | None = None, kernel: str = "auto"
+) -> Compiled | CompiledBank:
+    """The encoder of a file that `files.open_saved` has opened, without torch; see `load`."""
     try:
-        return _build(info, arrays, sample, threads, kernel)
+        return _build(saved.info, saved.arrays, sample, threads, kernel)
     except (KeyError, IndexError, TypeError) as error:
-        raise ValueError(f"{path} cannot be run: its description is incomplete") from error
+        raise ValueError(f"{saved.path} cannot be run: its description is incomplete") from error
 
 
 def _build(
