@@ -66,7 +66,7 @@ class Front:
             path.parent.mkdir(parents=True, exist_ok=True)
             CONSOLE.print(f"training {type(encoder).__name__}, {encoder.layers} layers")
             pu.fit(encoder, self.train)
-            pu.save(path, encoder)
+            pu.save(encoder, path)
         found = pu.load(path)
         assert isinstance(found, Encoder)
         return found

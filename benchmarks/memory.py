@@ -47,7 +47,7 @@ print(max(peak), peak[len(peak) // 4], peak[-1])
 def encode(path: Path, folder: Path) -> tuple[float, float]:
     """Peak of the own memory of `pursuit encode`, in MB, and its seconds."""
     model = pu.models.Lasso(torch.nn.functional.normalize(torch.randn(64, FEATURES)), 0.5)
-    pu.save(folder / "encoder.safetensors", pu.ProximalEncoder(model, 4))
+    pu.save(pu.ProximalEncoder(model, 4), folder / "encoder.safetensors")
     command = ["-m", "pursuit", "encode", str(folder / "encoder.safetensors"), str(path)]
     begin = time.perf_counter()
     with subprocess.Popen(

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from pursuit import models, penalties
-from pursuit.models import RobustPCA, SparseModel
+from pursuit.models import SparseModel
+from pursuit.operators import WithIdentity
 from pursuit.penalties import L1, Elastic, GroupL2, NonNegative, Penalty, Ridge, Stacked, TreeL2
 
 SIZE = 12
@@ -104,7 +105,7 @@ def problem(
 
 def full_dictionary(model: SparseModel) -> Tensor:
     """The dictionary with the identity of robust PCA written out."""
-    if isinstance(model, RobustPCA):
+    if isinstance(model.operator, WithIdentity):
         return torch.cat([model.dictionary, torch.eye(model.features, dtype=model.dtype)])
     return model.dictionary
 
@@ -114,13 +115,13 @@ def reference_penalty(penalty: Penalty, codes: cp.Variable) -> tuple[cp.Expressi
     match penalty:
         case Elastic():
             value, constraints = reference_penalty(penalty.penalty, codes)
-            weights = np.broadcast_to(penalty.w.numpy(), codes.shape)
+            weights = np.broadcast_to(penalty.ridge.numpy(), codes.shape)
             return value + cp.sum(cp.multiply(weights, cp.square(codes))) / 2, constraints
         case Stacked():
-            ends = np.cumsum(penalty.sizes)
+            ends = np.cumsum([size for _, size in penalty.parts])
             parts = [
                 reference_penalty(part, codes[:, end - size : end])
-                for part, size, end in zip(penalty.penalties, penalty.sizes, ends, strict=True)
+                for (part, size), end in zip(penalty.parts, ends, strict=True)
             ]
             return sum(p[0] for p in parts), [c for p in parts for c in p[1]]
         case L1():
@@ -129,14 +130,14 @@ def reference_penalty(penalty: Penalty, codes: cp.Variable) -> tuple[cp.Expressi
         case TreeL2():
             value = cp.Constant(0)
             for level in penalty.levels:
-                weights = np.broadcast_to(level.weights.numpy(), len(level.groups))
+                weights = np.broadcast_to(level.lam.numpy(), len(level.groups))
                 for group, weight in zip(level.groups, weights, strict=True):
                     value += weight * cp.sum(cp.norm(codes[:, list(group)], 2, axis=1))
-        case penalties.Zero():
+        case penalties.Zero() | NonNegative():
             value = cp.Constant(0)
         case _:
             raise NotImplementedError(type(penalty))
-    sign = penalty.nonnegative(codes.shape[1])
+    sign = penalty.sign_constraint(codes.shape[1])
     return value, [] if sign is None else [codes >= 0]
 
 

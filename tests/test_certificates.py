@@ -22,7 +22,7 @@ def disturbed(model: SparseModel, codes: torch.Tensor, seed: int) -> torch.Tenso
     noise = size * torch.randn(shape, generator=generator, dtype=torch.float64)
     noise = noise * (torch.rand(shape, generator=generator) > 0.5)
     codes = codes.double() + noise
-    sign = model.penalty.nonnegative(model.code_size)
+    sign = model.penalty.sign_constraint(model.code_size)
     return codes if sign is None else torch.where(sign, codes.clamp_min(0), codes)
 
 

@@ -21,7 +21,7 @@ from pursuit.solvers.plain import iterates
 STEPS = ("free", "coupled", "model")
 FLAGS = (False, True)
 STRUCTURES = ("dense", "structured")
-SEPARABLE = [name for name in MODELS if problem(name, 0, 1)[0].nonsmooth.separable]
+SEPARABLE = [name for name in MODELS if problem(name, 0, 1)[0].separable]
 TWO_BLOCKS = ("robust-pca", "robust-nmf", "low-rank-sparse")
 
 #: one encoder of each kind, in the forms that share no code
@@ -110,7 +110,7 @@ def test_top_k_takes_over_the_largest_changes(name: str, final: str) -> None:
     model, x = problem(name, 4, 6)
     inner = model.normalised
     constants = inner.coordinate_constants.clone()
-    if not inner.nonsmooth.separable:
+    if not inner.separable:
         for block in inner.blocks:
             constants[block] = constants[block].max()
     schedule = (2, 1, 3, model.code_size)
@@ -160,7 +160,9 @@ def test_iterates_are_those_of_the_solver(name: str, method: str) -> None:
 
 def learn_the_same_numbers(kind: str, name: str) -> bool:
     step = KINDS[kind][1]
-    return step == "model" or (step == "coupled" and not problem(name, 0, 1)[0].identity)
+    return step == "model" or (
+        step == "coupled" and not problem(name, 0, 1)[0].operator.identity_size
+    )
 
 
 @pytest.mark.parametrize(
@@ -585,7 +587,7 @@ def test_counts_of_proximal_encoders() -> None:
     assert counts(lasso, "coupled", True, structure="structured")[1] == residual
 
     robust, _ = problem("robust-nmf", 28, 1)
-    s = robust.atoms
+    s = len(robust.dictionary)
     structured = (2 * T - 1) * s * m
     assert counts(robust, "free", False) == (2 * s * m + m + m, structured)
     assert counts(robust, "coupled", True) == (s * m + m + T * m + 5 * T, structured)

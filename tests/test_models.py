@@ -18,7 +18,7 @@ def name(request: pytest.FixtureRequest) -> str:
 def feasible_codes(model: SparseModel, rows: int, seed: int = 1) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     codes = torch.randn(rows, model.code_size, generator=generator, dtype=torch.float64)
-    sign = model.penalty.nonnegative(model.code_size)
+    sign = model.penalty.sign_constraint(model.code_size)
     return codes if sign is None else torch.where(sign, codes.abs(), codes)
 
 

@@ -103,7 +103,7 @@ def test_a_learner_is_taken_up_bit_by_bit(dictionary: str | None, tmp_path: Path
     assert list(second.history) == list(unbroken.history)
     with pytest.raises(ValueError, match="holds another learner: window differ"):
         learner(dictionary=dictionary, window=500).resume(path)
-    pu.save(path, unbroken.encoder)
+    pu.save(unbroken.encoder, path)
     with pytest.raises(ValueError, match="does not hold a learner, but 'encoder'"):
         learner().resume(path)
 

@@ -16,10 +16,9 @@ from pursuit.penalties import (
     Penalty,
     Ridge,
     Stacked,
-    Stage,
     TreeL2,
-    plain_stages,
 )
+from pursuit.penalties.base import checked_stages
 
 
 @pytest.fixture(params=PENALTIES)
@@ -42,7 +41,7 @@ def test_prox_is_the_minimiser(penalty: Penalty, step: float, dtype: torch.dtype
     def merit(u: Tensor) -> Tensor:
         return (u - v.double()).square().sum(dim=1) / 2 + step * penalty.value(u)
 
-    feasible = reference if penalty.nonnegative(SIZE) is None else reference.clamp_min(0)
+    feasible = reference if penalty.sign_constraint(SIZE) is None else reference.clamp_min(0)
     tolerance = 1e-6 if dtype == torch.float32 else 1e-9
     assert (merit(ours.double()) <= merit(feasible) + tolerance).all()
     torch.testing.assert_close(ours.double(), reference, atol=1e-4, rtol=0)
@@ -89,7 +88,7 @@ def test_gauge_is_that_of_the_set_whose_support_function_is_the_penalty(penalty:
     assert (g.prox(inside, 1.0)[:, charged] == 0).all()
     assert (g.prox(outside, 1.0)[:, charged] != 0).any(dim=1).all()
     z = draw(200, 6) * charged
-    z = z if g.nonnegative(SIZE) is None else z.abs()
+    z = z if g.sign_constraint(SIZE) is None else z.abs()
     assert ((inside[:, None] * z[None]).sum(dim=2) <= g.value(z)[None] + 1e-9).all()
 
 
@@ -116,7 +115,6 @@ def test_blocks_are_a_partition_on_which_the_penalty_adds_up(penalty: Penalty) -
         alone[:, block] = codes[:, block]
         parts = parts + penalty.value(alone)
     torch.testing.assert_close(parts, penalty.value(codes))
-    assert penalty.separable == all(len(block) == 1 for block in blocks)
 
 
 def test_config_makes_an_equal_penalty(penalty: Penalty) -> None:
@@ -171,12 +169,12 @@ def test_per_coefficient_steps_are_those_of_a_weighted_prox() -> None:
         (lambda: L1(float("nan")), "lam must be non-negative and finite, got nan"),
         (lambda: L1([]), "lam is empty"),
         (lambda: L1([[1.0]]), r"lam must be a number or a vector, got shape \(1, 1\)"),
-        (lambda: Ridge(-1.0), "w must be non-negative"),
+        (lambda: Ridge(-1.0), "ridge must be non-negative"),
         (lambda: GroupL2([], 1.0), "groups is empty"),
         (lambda: GroupL2([[0], []], 1.0), "group 1 is empty"),
         (lambda: GroupL2([[0, -1]], 1.0), "group 0 refers to coefficient -1"),
         (lambda: GroupL2([[0, 1], [1, 2]], 1.0), "coefficient 1 is in group 0 and in group 1"),
-        (lambda: GroupL2([[0], [1]], [1.0, 2.0, 3.0]), "weights has 3 entries.*2 groups"),
+        (lambda: GroupL2([[0], [1]], [1.0, 2.0, 3.0]), "lam has 3 entries.*2 groups"),
         (lambda: TreeL2([]), "levels is empty"),
         (lambda: TreeL2([([[0, 1]], 1.0), ([[1, 2]], 1.0)]), "levels do not nest"),
         (lambda: TreeL2([([[0, 1]], 1.0), ([[5]], 1.0), ([[1, 2]], 1.0)]), "levels do not nest"),
@@ -184,8 +182,8 @@ def test_per_coefficient_steps_are_those_of_a_weighted_prox() -> None:
         (lambda: GroupL2([[0, 7]], 1.0).check(4), "coefficient 7, but there are only 4"),
         (lambda: GroupL2([[0, 7]], 1.0).value(torch.ones(1, 4)), "only 4 coefficients"),
         (lambda: L1([1.0, 2.0]).check(3), "lam has 2 weights, but there are 3"),
-        (lambda: Elastic(GroupL2([[0, 1]], 1.0), [1.0, 2.0]).check(2), "w differs within"),
-        (lambda: Elastic(L1(1.0), [1.0, 2.0]).check(3), "w has 2 weights"),
+        (lambda: Elastic(GroupL2([[0, 1]], 1.0), [1.0, 2.0]).check(2), "ridge differs within"),
+        (lambda: Elastic(L1(1.0), [1.0, 2.0]).check(3), "ridge has 2 weights"),
         (lambda: Stacked([]), "parts is empty"),
         (lambda: Stacked([(L1(1.0), 0)]), "size of a part must be at least 1"),
         (lambda: Stacked([(L1([1.0]), 2)]), "lam has 1 weights"),
@@ -202,10 +200,65 @@ def test_a_weight_that_is_no_number_is_a_type_error() -> None:
         L1("auto")
 
 
-def test_an_inherited_shrinkage_is_not_taken_for_a_new_one() -> None:
-    """A class with a shrinkage of its own must say its stages, or nothing runs it without torch."""
+class ThreeMembers(Penalty):
+    """Another penalty's value, thresholds and shrinkage, and nothing else."""
 
-    class Cost(NonNegative):
+    def __init__(self, penalty: Penalty) -> None:
+        self.penalty = penalty
+
+    def value(self, codes):
+        return self.penalty.value(codes)
+
+    def thresholds(self, step):
+        return self.penalty.thresholds(step)
+
+    def shrink(self, v, thresholds):
+        return self.penalty.shrink(v, thresholds)
+
+
+def test_what_follows_from_the_three_members(penalty: Penalty) -> None:
+    """The defaults agree with the closed forms that the penalties override them with."""
+    g = penalty.nonsmooth
+    derived = ThreeMembers(g)
+    assert torch.equal(derived.penalised(SIZE), g.penalised(SIZE))
+    expected, sign = g.sign_constraint(SIZE), derived.sign_constraint(SIZE)
+    assert (expected is None) == (sign is None)
+    if expected is not None and sign is not None:
+        assert torch.equal(expected, sign)
+    u = draw(50, 14) * torch.logspace(-9, 9, 50, dtype=torch.float64)[:, None]
+    torch.testing.assert_close(derived.gauge(u), g.gauge(u), rtol=1e-12, atol=0)
+    coarse, fine = derived.blocks(SIZE), g.blocks(SIZE)
+    single = all(len(block) == 1 for block in fine)
+    assert coarse == (fine if single else [list(range(SIZE))])
+
+
+@pytest.mark.parametrize("name", ["l1", "l1-weighted", "l1-nonnegative", "zero", "nonnegative"])
+def test_weights_follow_from_the_three_members(name: str) -> None:
+    penalty = PENALTIES[name]()
+    expected = penalty.value(torch.eye(SIZE, dtype=torch.float64))
+    torch.testing.assert_close(ThreeMembers(penalty).weights(SIZE), expected)
+    torch.testing.assert_close(penalty.weights(SIZE), expected)
+
+
+def test_stages_describe_the_shrinkage(penalty: Penalty) -> None:
+    """Applied by hand, as another program would read them."""
+    g = penalty.nonsmooth
+    v, thresholds = 3 * draw(20, 15), g.thresholds(0.7)
+    sign = g.sign_constraint(SIZE)
+    shrunk = v.clone() if sign is None else torch.where(sign, v.clamp_min(0), v)
+    for labels, threshold in zip(checked_stages(g, SIZE), thresholds, strict=True):
+        values = threshold.expand(int(labels.max()) + 1)
+        for number, value in enumerate(values):
+            group = labels == number
+            norm = shrunk[:, group].norm(dim=1, keepdim=True)
+            shrunk[:, group] = shrunk[:, group] * (1 - value / norm.clamp_min(1e-300)).clamp_min(0)
+    torch.testing.assert_close(shrunk, g.prox(v, 0.7))
+
+
+def test_stages_that_are_not_those_of_the_shrinkage_are_refused() -> None:
+    """Nothing may run without torch as another penalty than it is in torch."""
+
+    class Floor(NonNegative):
         def shrink(self, v, thresholds):
             return v.clamp_min(0.1)
 
@@ -213,30 +266,15 @@ def test_an_inherited_shrinkage_is_not_taken_for_a_new_one() -> None:
         def stages(self, size):
             return []
 
-    encoder = pu.ProximalEncoder(pu.models.SparseModel(torch.eye(3), Cost()), 2)
-    with pytest.raises(TypeError, match="Cost has a shrinkage of its own, but the stages of"):
-        pu.compile(encoder)
-    with pytest.raises(TypeError, match="Forgetful has 0 stages, but 1 thresholds"):
-        plain_stages(Forgetful(0.1), 3)
-
-
-def test_a_penalty_of_ones_own_is_compiled_by_its_stages() -> None:
-    class Double(L1):
+    class Firm(L1):
         def shrink(self, v, thresholds):
-            return super().shrink(super().shrink(v, thresholds), thresholds)
+            return torch.where(v.abs() > 4 * thresholds[0], v, super().shrink(v, thresholds))
 
-        def thresholds(self, step):
-            return tuple(t / 2 for t in super().thresholds(step))
-
-        def stages(self, size):
-            return [Stage(list(range(size)), [0.3] * size)]
-
-    class Wrong(Double):
-        def stages(self, size):
-            return [Stage(list(range(size)), [0.6] * size)]
-
-    x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
-    for kind, right in ((Double, True), (Wrong, False)):
-        encoder = pu.ProximalEncoder(pu.models.SparseModel(torch.eye(3), kind(0.3)), 2, "model")
-        same = torch.allclose(torch.from_numpy(pu.compile(encoder)(x)), encoder(x), atol=1e-5)
-        assert same == right
+    model = pu.models.SparseModel(torch.eye(3), Floor())
+    with pytest.raises(TypeError, match="the shrinkage of Floor is not the one that its method"):
+        pu.compile(pu.ProximalEncoder(model, 2))
+    with pytest.raises(TypeError, match="Forgetful has 0 stages, but 1 thresholds"):
+        checked_stages(Forgetful(0.1), 3)
+    with pytest.raises(TypeError, match="the shrinkage of Firm is not"):
+        checked_stages(Firm(0.1), 3)
+    assert ThreeMembers(GroupL2(PAIRS, 0.3)).weights(SIZE) is None

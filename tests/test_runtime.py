@@ -19,6 +19,7 @@ import torch
 
 import pursuit as pu
 from families import MODELS, problem
+from pursuit.files import read, write
 from pursuit.runtime import Compiled, CompiledBank
 from pursuit.runtime.executors import EXECUTORS
 from pursuit.runtime.program import Program
@@ -177,7 +178,7 @@ def trained(tmp_path: Path) -> tuple[pu.ProximalEncoder, np.ndarray]:
     model, x = problem("robust-nmf", 1, 600, torch.float32)
     encoder = pu.ProximalEncoder(model, 3)
     pu.fit(encoder, x, steps=30)
-    pu.save(tmp_path / "encoder.safetensors", encoder, provenance="noise")
+    pu.save(encoder, tmp_path / "encoder.safetensors", provenance="noise")
     return encoder, x[:50].numpy()
 
 
@@ -218,7 +219,7 @@ def test_a_bank_is_compiled_too(tmp_path: Path) -> None:
     bank = pu.EncoderBank([pu.ProximalEncoder(model, 3) for model in bank_models()]).float()
     x = torch.randn(40, bank[0].model.features, generator=torch.Generator().manual_seed(0))
     path = tmp_path / "bank.safetensors"
-    pu.save(path, bank)
+    pu.save(bank, path)
     expected = bank.errors(x).detach().numpy()
     for compiled in (pu.compile(bank), pu.runtime.load(path)):
         assert isinstance(compiled, CompiledBank)
@@ -439,18 +440,18 @@ def test_compilation_is_announced(caplog: pytest.LogCaptureFixture, monkeypatch)
 def test_files_that_cannot_be_run_are_refused(tmp_path: Path) -> None:
     model, _ = problem("lasso", 0, 1, torch.float32)
     path = tmp_path / "model.safetensors"
-    pu.save(path, model)
+    pu.save(model, path)
     with pytest.raises(ValueError, match="only encoders and banks of them can be run"):
         pu.runtime.load(path)
     with pytest.raises(FileNotFoundError, match="there is no file"):
         pu.runtime.load(tmp_path / "missing.safetensors")
-    pu.save(path, pu.ProximalEncoder(model, 2))
+    pu.save(pu.ProximalEncoder(model, 2), path)
     content = bytearray(path.read_bytes())
     content[-5] ^= 1
     path.write_bytes(content)
     with pytest.raises(ValueError, match="damaged"):
         pu.runtime.load(path)
-    with pytest.raises(TypeError, match="an EncoderBank is needed, got str"):
+    with pytest.raises(TypeError, match="an encoder or an EncoderBank can be compiled, got str"):
         pu.compile("encoder")
 
 
@@ -462,3 +463,87 @@ def test_matrices_that_layers_share_are_stored_once() -> None:
     assert len({id(gram) for gram in program.grams()}) == 1
     untied = pu.compile(pu.ProximalEncoder(model, 5, structure="dense", tied=False)).program
     assert len({id(gram) for gram in untied.grams()}) == 5
+
+
+#: field -> a change that a kernel must never see
+CORRUPTIONS = {
+    "labels.0": lambda a: a + 10**9,
+    "groups.0": lambda a: a[:, :1],
+    "blocks": lambda a: a - 10**9,
+    "soft": lambda a: a[:, :-1],
+    "soft ": lambda a: -a - 1,
+    "soft  ": lambda a: a.astype(np.float64),
+    "widths": lambda a: a - 5,
+    "widths ": lambda a: a + 10**9,
+    "weights": lambda a: a[:, :-1],
+    "weights ": lambda a: a * np.float32(np.nan),
+    "weights  ": lambda a: a.reshape(-1),
+    "weights.of": lambda a: a + 1,
+    "weights.of ": lambda a: a[:1],
+    "grams": lambda a: a[:, :, :-1],
+    "grams.of": lambda a: a - 1,
+    "mix": lambda a: a[:, :4],
+    "mix ": lambda a: a * np.inf,
+    "negative": lambda a: a * 2,
+    "negative ": lambda a: a[:-1],
+    "constants": lambda a: a * 0,
+    "dictionary": lambda a: a[:-1],
+    "dictionary ": lambda a: a.astype(np.int32),
+}
+
+
+@pytest.mark.parametrize("field", CORRUPTIONS)
+def test_a_file_with_a_valid_checksum_is_checked_all_the_same(field: str, tmp_path: Path) -> None:
+    """A file is data from a stranger; what a kernel indexes by must be in range."""
+    model, x = problem("hilasso", 0, 4, torch.float32)
+    encoder = pu.BlockCoordinateEncoder(model, 3, final="prox")
+    path = tmp_path / "forged.safetensors"
+    pu.save(encoder, path)
+    arrays, info = read(path)
+    name = f"program.{field.strip()}"
+    arrays[name] = CORRUPTIONS[field](arrays[name])
+    write(path, arrays, info)
+    sentence = rf"forged\.safetensors cannot be run: {field.split('.')[0].strip()}"
+    with pytest.raises(ValueError, match=sentence) as refusal:
+        pu.runtime.load(path)(x.numpy())
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "field", ["mix", "weights", "weights.of", "negative", "blocks", "labels.0"]
+)
+def test_a_field_that_is_missing_is_named(field: str, tmp_path: Path) -> None:
+    model, _ = problem("hilasso", 0, 4, torch.float32)
+    path = tmp_path / "forged.safetensors"
+    pu.save(pu.BlockCoordinateEncoder(model, 3), path)
+    arrays, info = read(path)
+    del arrays[f"program.{field}"]
+    write(path, arrays, info)
+    with pytest.raises(ValueError, match=r"forged\.safetensors cannot be run"):
+        pu.runtime.load(path)
+
+
+def test_fields_of_the_residual_form_are_checked(tmp_path: Path) -> None:
+    model, _ = problem("robust-pca", 0, 4, torch.float32)
+    path = tmp_path / "forged.safetensors"
+    changes = {
+        "outlier_steps": lambda a: a[:, :-1],
+        "outlier_steps.of": lambda a: a + 7,
+        "atoms": lambda a: a[:, :, :-1],
+        "decay": lambda a: a[:-1],
+        "units": lambda a: a[:-1],
+        "other": lambda a: np.zeros(3),
+    }
+    for name, change in changes.items():
+        pu.save(pu.ProximalEncoder(model, 3), path)
+        arrays, info = read(path)
+        arrays[f"program.{name}"] = change(arrays.get(f"program.{name}"))
+        write(path, arrays, info)
+        with pytest.raises(ValueError, match=rf"cannot be run: {name.split('.')[0]}"):
+            pu.runtime.load(path)
+    for form in ({"memory": "candidate", "readout": "diagonal"}, None, "code"):
+        pu.save(pu.ProximalEncoder(model, 3), path)
+        arrays, info = read(path)
+        write(path, arrays, {**info, "program": form})
+        with pytest.raises(ValueError, match="program must be"):
+            pu.runtime.load(path)

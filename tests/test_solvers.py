@@ -36,7 +36,7 @@ def reference() -> dict[tuple[str, int], torch.Tensor]:
 def optimum(cache, name: str, seed: int, model: SparseModel, x: torch.Tensor) -> torch.Tensor:
     if (name, seed) not in cache:
         codes = torch.from_numpy(reference_codes(model, x))
-        sign = model.penalty.nonnegative(model.code_size)
+        sign = model.penalty.sign_constraint(model.code_size)
         codes = codes if sign is None else torch.where(sign, codes.clamp_min(0), codes)
         cache[name, seed] = model.to(torch.float64).objective(x.double(), codes)
     return cache[name, seed]

@@ -442,7 +442,7 @@ pu.fit(
     dictionary={dictionary!r}, steps=120, checkpoint={checkpoint!r},
     callback=lambda progress: time.sleep({pause}),
 )
-pu.save({result!r}, encoder)
+pu.save(encoder, {result!r})
 """
 
 
@@ -521,7 +521,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
         pu.fit(pu.ProximalEncoder(model, 3), x, steps=40, batch_size=100, checkpoint=path)
     with pytest.raises(ValueError, match="another encoder"):
         pu.fit(pu.ProximalEncoder(model, 4), x, steps=40, checkpoint=path)
-    pu.save(path, model)
+    pu.save(model, path)
     with pytest.raises(ValueError, match="is not the checkpoint of a run, but 'model'"):
         pu.fit(pu.ProximalEncoder(model, 3), x, steps=40, checkpoint=path)
 

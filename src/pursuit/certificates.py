@@ -313,7 +313,9 @@ class Certificate:
             return None
         count = len(self.model.dictionary)
         # a curved coefficient has a finite conjugate everywhere
-        high = torch.where(self.curvature[count:] > 0, torch.inf, weights[count:].to(self.curvature))
+        high = torch.where(
+            self.curvature[count:] > 0, torch.inf, weights[count:].to(self.curvature)
+        )
         return torch.where(self.sign[count:], -torch.inf, -high), high
 
 

@@ -310,9 +310,9 @@ def choose_encoder(model: SparseModel, layers: int) -> Encoder:
     twice as many atoms as features: top-k layers, which cannot overshoot on rare samples. All
     others: proximal layers, coupled, with momentum.
     """
-    if not model.nonsmooth.separable:
+    if not model.separable:
         return BlockCoordinateEncoder(model, layers, final="prox")
-    if model.low_rank_name is None and model.code_size > 2 * model.features:
+    if len(model.operator.block_sizes) == 1 and model.code_size > 2 * model.features:
         return CoordinateEncoder(
             model,
             layers,

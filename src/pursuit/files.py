@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,45 +25,58 @@ __all__ = ["Saved", "below", "one_line", "open_saved", "read", "whole", "write",
 Array = np.ndarray[Any, Any]
 T = TypeVar("T")
 
-#: raised by one when old programs could no longer read new files
-VERSION = 1
+#: raised by one when old programs can no longer read new files, or new ones old files
+VERSION = 2
 
 
 def write(
     path: str | os.PathLike[str], arrays: Mapping[str, Array], info: Mapping[str, Any]
 ) -> None:
-    """Arrays and their description to one file, whole or not at all."""
+    """Write arrays and their description to one file, whole or not at all.
+
+    Arrays that are equal bit by bit are stored once.
+    """
     from safetensors.numpy import save
 
-    # ascontiguousarray alone makes a vector of a number
-    rows = {name: np.ascontiguousarray(a).reshape(a.shape) for name, a in arrays.items()}
-    text = json.dumps({"format": "pursuit", "version": VERSION, **info})
-    write_whole(path, save(rows, {"pursuit": text, "checksum": _checksum(text, rows)}))
+    stored: dict[str, Array] = {}
+    same: dict[str, str] = {}
+    known: dict[tuple[Any, ...], str] = {}
+    for name, array in arrays.items():
+        # ascontiguousarray alone makes a vector of a number
+        rows = np.ascontiguousarray(array).reshape(array.shape)
+        first = known.setdefault(
+            (rows.dtype.str, rows.shape, hashlib.sha256(rows.data).digest()), name
+        )
+        if first == name:
+            stored[name] = rows
+        else:
+            same[name] = first
+    text = json.dumps({"format": "pursuit", "version": VERSION, **info, "same": same})
+    write_whole(path, save(stored, {"pursuit": text, "checksum": _checksum(text, stored)}))
 
 
 def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
-    """Bytes to a file, whole or not at all."""
+    """Write bytes to a file, whole or not at all."""
     with whole(path) as file:
         file.write(content)
 
 
 @contextmanager
 def whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Within, a file to write to; it takes its place in the end, and after an error leaves nothing.
+    """Context manager: yields a temporary file that replaces `path` on success.
 
-    A file that is there is replaced.
+    On an error the temporary file is deleted, and a file at `path` stays as it is.
     """
     path = Path(path)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    name = path.parent / f".{path.name}.{secrets.token_hex(4)}.part"
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(name, "xb") as file:  # unlike mkstemp's, a file with the user's usual mode
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o666 & ~_umask())
         os.replace(name, path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        name.unlink(missing_ok=True)
         raise
 
 
@@ -91,7 +104,7 @@ class Saved:
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Arrays and their description, as they were written, or a ValueError."""
+    """Return arrays and their description as they were written."""
     saved = open_saved(path)
     return saved.arrays, saved.info
 
@@ -116,19 +129,28 @@ def open_saved(path: str | os.PathLike[str]) -> Saved:
         raise ValueError(f"{path} is a safetensors file, but not one of pursuit")
     if notes.get("checksum") != _checksum(text, arrays):
         raise ValueError(f"{path} is damaged: its content does not match its checksum")
-    info = json.loads(text)
+    try:
+        info = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} has a description that is not JSON: {one_line(error)}") from error
     if not isinstance(info, dict) or info.get("format") != "pursuit":
         raise ValueError(f"{path} is a safetensors file, but not one of pursuit")
     if info.get("version") != VERSION:
         raise ValueError(
-            f"{path} has format version {info.get('version')}, this is version {VERSION}; "
-            "update pursuit to read it"
+            f"{path} has format version {info.get('version')}, but this version of pursuit reads "
+            f"version {VERSION}; update pursuit, or save the model again with this version"
         )
+    same = info.pop("same", {})
+    if not isinstance(same, dict) or not all(
+        isinstance(first, str) and first in arrays for first in same.values()
+    ):
+        raise ValueError(f"{path} has a description whose field 'same' names no array of the file")
+    arrays |= {name: arrays[first] for name, first in same.items()}
     return Saved(Path(path), arrays, info)
 
 
 def below(values: Mapping[str, T], prefix: str) -> dict[str, T]:
-    """The values whose names begin with the prefix, without it."""
+    """Return the values whose names begin with the prefix, under names without it."""
     return {n.removeprefix(prefix): v for n, v in values.items() if n.startswith(prefix)}
 
 
@@ -139,9 +161,3 @@ def _checksum(text: str, arrays: Mapping[str, Array]) -> str:
         digest.update(f"{name} {array.dtype} {array.shape}".encode())
         digest.update(array.tobytes())
     return digest.hexdigest()
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

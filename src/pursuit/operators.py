@@ -21,7 +21,10 @@ from torch import Tensor
 from ._checks import ArrayLike, as_float_matrix, is_meta, require_device, require_width
 from ._registry import Registered, arguments_of
 
-__all__ = ["Joined", "Matrix", "Operator", "WithIdentity"]
+__all__ = ["Joined", "Matrix", "Operator", "WithIdentity", "without_zero_atoms"]
+
+#: the norm of an atom that takes the place of a zero atom, relative to the median norm
+ZERO_ATOM_SIZE = 1e-4
 
 
 class Operator(Registered, ABC):
@@ -359,6 +362,21 @@ def as_dictionary(values: ArrayLike, name: str) -> Tensor:
                 f"atom {int(dead[0])} of {name} is zero; remove it or replace it by a sample"
             )
     return dictionary
+
+
+def without_zero_atoms(dictionary: Tensor) -> Tensor:
+    """Replace atoms that are zero, which no operator accepts, by small constant ones.
+
+    A zero atom is one that no sample needs: under a ridge it vanishes while a dictionary is
+    learned. The new atom has `ZERO_ATOM_SIZE` times the median norm of the others, so that it stays
+    practically unused.
+    """
+    norms = dictionary.norm(dim=1, keepdim=True)
+    zero = norms < torch.finfo(torch.float32).tiny ** 0.5
+    if not bool(zero.any()):
+        return dictionary
+    size = float(norms[~zero].median()) if bool((~zero).any()) else 1.0
+    return torch.where(zero, ZERO_ATOM_SIZE * size / dictionary.shape[1] ** 0.5, dictionary)
 
 
 def squared_norm(matrix: Tensor) -> float:

@@ -1,8 +1,9 @@
-"""Files: one safetensors file for a model, an encoder, a bank or a checkpoint. No pickle.
+"""Saving and loading: one safetensors file for a model, an encoder, a bank or a checkpoint.
 
-The tensors are the state; what they mean stands beside them as JSON (format version, the kinds of
-model, penalty and encoder, their arguments, the regime, where the data came from, and what
-running without torch needs to know). `files` writes and reads them.
+The tensors are the state; a JSON description beside them says what they mean: the classes of model,
+operator, penalty and encoder by name, their arguments, the regime, and where the data came from.
+An encoder's file also holds its program, so that it runs without torch. There is no pickle, and no
+code is run from a file. `files` does the reading and writing.
 """
 
 from __future__ import annotations
@@ -14,84 +15,101 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from . import files, models, penalties
+from . import files
+from ._registry import class_of
+from .descriptions import describe_model, restore_model
 from .encoders.bank import EncoderBank
-from .encoders.block_coordinate import BlockCoordinateEncoder
-from .encoders.coordinate import CoordinateEncoder
 from .encoders.encoder import Encoder
-from .encoders.proximal import ProximalEncoder
 from .files import below, one_line
 from .models import SparseModel
-from .penalties import Penalty
+from .operators import without_zero_atoms
 
-__all__ = ["below", "build", "describe", "description", "load", "read", "save", "write"]
+__all__ = ["below", "build", "load", "read", "save", "write"]
 
-#: deeper than this no description nests, and no encoder is
-DEEPEST, MOST_LAYERS = 20, 100_000
-
-ENCODERS: dict[str, type[Encoder]] = {
-    kind.__name__: kind for kind in (ProximalEncoder, CoordinateEncoder, BlockCoordinateEncoder)
-}
+#: the most layers of an encoder
+MOST_LAYERS = 100_000
 
 
 def save(
-    path: str | os.PathLike[str],
     obj: SparseModel | Encoder | EncoderBank,
+    path: str | os.PathLike[str],
     provenance: str | None = None,
 ) -> None:
     """Write a model, an encoder or a bank of encoders to one file.
 
     Parameters
     ----------
-    path
-        Usually ``*.safetensors``. A file that is there is replaced once the new one is complete.
     obj
-        What is saved.
+        What is saved. Its model, penalty or operator may be of a class of yours; to load the file
+        again, that class must be defined, but `pursuit.runtime.load` does not need it.
+    path
+        Usually ``*.safetensors``. An existing file is replaced once the new one is complete.
     provenance
-        What it was trained on, in your words; it stands in the file, and `describe` shows it.
+        A remark on what it was trained on; `pursuit inspect` shows it.
+
+    Examples
+    --------
+    >>> import torch, pursuit as pu
+    >>> from tempfile import TemporaryDirectory
+    >>> model = pu.models.Lasso(torch.eye(2), lam=1.0)
+    >>> with TemporaryDirectory() as folder:
+    ...     pu.save(model, f"{folder}/lasso.safetensors")
+    ...     pu.load(f"{folder}/lasso.safetensors").lam
+    1.0
     """
-    what, tensors = description(obj)
-    write(path, tensors, {**what, "provenance": provenance})
-
-
-def description(obj: Any, named: bool = True) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What a file of a model, an encoder or a bank says, and the tensors it holds.
-
-    Without `named` the model of an encoder is left out; it may then be of any class.
-    """
+    if isinstance(obj, str | os.PathLike):
+        raise TypeError("save takes the object first and then the path: save(obj, path)")
+    info, tensors = _describe(obj)
+    arrays = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
     if isinstance(obj, EncoderBank):
-        encoders = [_describe_encoder(encoder, named) for encoder in obj]
-        what = {"kind": "bank", "shared": obj.shared, "encoders": encoders}
-        return what, dict(obj.state_dict())
-    if isinstance(obj, Encoder):
-        return {"kind": "encoder", **_describe_encoder(obj, named)}, dict(obj.state_dict())
-    if isinstance(obj, SparseModel):
-        return {"kind": "model", "model": _describe_model(obj)}, dict(obj.dictionaries)
-    raise TypeError(f"a model, an encoder or an EncoderBank is needed, got {type(obj).__name__}")
+        for number, encoder in enumerate(obj):
+            arrays |= _add_program(encoder, info["encoders"][number], f"program.{number}.")
+    elif isinstance(obj, Encoder):
+        arrays |= _add_program(obj, info, "program.")
+    files.write(path, arrays, {**info, "provenance": provenance})
+
+
+def _add_program(encoder: Encoder, info: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """Return the arrays of an encoder's program; note in the description that it is there."""
+    try:
+        program = encoder.program()
+    except TypeError as error:  # its penalty shrinks in a way that only torch can run
+        info["program"] = one_line(error)
+        return {}
+    info["program"] = program.info["program"]
+    return {f"{prefix}{name}": array for name, array in program.arrays().items()}
 
 
 def load(path: str | os.PathLike[str]) -> Any:
-    """Read what `save` has written: a model, an encoder or a bank, with identical codes.
+    """Read a model, an encoder or a bank that `save` has written.
 
-    No code is run from the file. A file that is damaged or no such file is a ValueError that
-    says so.
+    Returns
+    -------
+    SparseModel, Encoder or EncoderBank
+        Its codes are bit by bit those of the object that was saved.
+
+    Raises
+    ------
+    ValueError
+        If the file is damaged or was not written by pursuit; the message names the file.
     """
     return build(files.open_saved(path))
 
 
 def build(saved: files.Saved) -> Any:
-    """The model, encoder or bank of a file that `files.open_saved` has opened; see `load`."""
-    tensors, info = _tensors(saved), saved.info
+    """Return the model, encoder or bank of an opened file; see `load`."""
+    info = saved.info
+    tensors = {n: t for n, t in _tensors(saved).items() if not n.startswith("program.")}
     try:
         match info.get("kind"):
             case "model":
-                return _build_model(info["model"], tensors)
+                return restore_model(info["model"], tensors)
             case "encoder":
-                return _load_state(_build_encoder(info, tensors, ""), tensors)
+                return _load_state(_build_encoder(info, tensors), tensors)
             case "bank":
                 encoders = [
-                    _build_encoder(own, tensors, f"encoders.{number}.")
-                    for number, own in enumerate(info["encoders"])
+                    _build_encoder(member, below(tensors, f"encoders.{number}."))
+                    for number, member in enumerate(info["encoders"])
                 ]
                 return _load_state(EncoderBank(encoders, shared=info["shared"]), tensors)
             case "checkpoint":
@@ -102,23 +120,18 @@ def build(saved: files.Saved) -> Any:
         raise ValueError(f"{saved.path} cannot be loaded: {one_line(error)}") from error
 
 
-def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What a file says about itself: kind, model, arguments, regime, provenance, shapes."""
-    return files.open_saved(path).describe()
-
-
 # ---- tensors --------------------------------------------------------------------------------
 
 
 def write(
     path: str | os.PathLike[str], tensors: Mapping[str, Tensor], info: Mapping[str, Any]
 ) -> None:
-    """Tensors and their description to one file, whole or not at all."""
+    """Write tensors and their description to one file, whole or not at all."""
     files.write(path, {name: t.detach().cpu().numpy() for name, t in tensors.items()}, info)
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and their description, as they were written, or a ValueError."""
+    """Return tensors and their description as they were written."""
     saved = files.open_saved(path)
     return _tensors(saved), saved.info
 
@@ -130,85 +143,26 @@ def _tensors(saved: files.Saved) -> dict[str, Tensor]:
 # ---- descriptions ---------------------------------------------------------------------------
 
 
-def _describe_encoder(encoder: Encoder, named: bool = True) -> dict[str, Any]:
-    if type(encoder).__name__ not in ENCODERS:
-        raise TypeError(f"{type(encoder).__name__} is not one of the encoders that can be saved")
-    return {
-        "type": type(encoder).__name__,
-        "arguments": encoder.config,
-        "model": _describe_model(encoder.model) if named else None,
-        "regime": encoder.regime,
-        "runtime": encoder.runtime,
-    }
+def _describe(obj: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    if isinstance(obj, EncoderBank):
+        encoders = [encoder.description for encoder in obj]
+        info = {"kind": "bank", "shared": obj.shared, "encoders": encoders}
+        return info, dict(obj.state_dict())
+    if isinstance(obj, Encoder):
+        return {"kind": "encoder", **obj.description}, dict(obj.state_dict())
+    if isinstance(obj, SparseModel):
+        return {"kind": "model", "model": describe_model(obj)}, dict(obj.dictionaries)
+    raise TypeError(f"a model, an encoder or an EncoderBank is needed, got {type(obj).__name__}")
 
 
-def _describe_model(model: SparseModel) -> dict[str, Any]:
-    if getattr(models, type(model).__name__, None) is not type(model):
-        raise TypeError(
-            f"{type(model).__name__} is not one of pursuit's models; save the tensors yourself"
-        )
-    plain = {key: value for key, value in model.config.items() if key not in model.dictionaries}
-    return {"type": type(model).__name__, "arguments": _plain(plain)}
-
-
-def _plain(value: Any) -> Any:
-    """As JSON can hold it."""
-    match value:
-        case Penalty():
-            if getattr(penalties, type(value).__name__, None) is not type(value):
-                raise TypeError(
-                    f"{type(value).__name__} is not one of pursuit's penalties, so a file could "
-                    "not say what it is; save the tensors yourself"
-                )
-            return {"@penalty": type(value).__name__, "arguments": _plain(value.config)}
-        case Mapping():
-            return {key: _plain(own) for key, own in value.items()}
-        case list() | tuple():
-            return [_plain(own) for own in value]
-        case None | bool() | int() | float() | str():
-            return value
-        case _ if hasattr(value, "tolist"):
-            return value.tolist()
-        case _:
-            raise TypeError(f"{type(value).__name__} cannot be written as JSON")
-
-
-def _build(value: Any, depth: int = 0) -> Any:
-    """The inverse of `_plain`: penalties are made again, all else is plain."""
-    if depth > DEEPEST:
-        raise ValueError("its description nests too deeply")
-    if isinstance(value, list):
-        return [_build(own, depth + 1) for own in value]
-    if not isinstance(value, dict):
-        return value
-    if "@penalty" not in value:
-        return {key: _build(own, depth + 1) for key, own in value.items()}
-    kind = _known(penalties, value["@penalty"], Penalty)
-    arguments = _build(value["arguments"], depth + 1)
-    return kind(**arguments)
-
-
-def _build_model(what: dict[str, Any], tensors: Mapping[str, Tensor], prefix: str = "") -> Any:
-    kind = _known(models, what["type"], SparseModel)
-    names = ("low_rank", "sparse") if kind is models.LowRankSparse else ("dictionary",)
-    dictionaries = {name: tensors[prefix + name] for name in names}
-    return kind(**dictionaries, **_build(what["arguments"]))
-
-
-def _build_encoder(what: dict[str, Any], tensors: Mapping[str, Tensor], prefix: str) -> Encoder:
-    if what["type"] not in ENCODERS:
-        raise ValueError(f"{what['type']!r} is not an encoder that this version knows")
+def _build_encoder(what: dict[str, Any], tensors: Mapping[str, Tensor]) -> Encoder:
     if what["arguments"]["layers"] > MOST_LAYERS:
         raise ValueError(f"it claims to have {what['arguments']['layers']} layers")
-    # an atom may have died in training; only a new model must not have one
-    alive = {
-        name: torch.where((tensor == 0).all(dim=1, keepdim=True), 1.0, tensor)
-        if name in (prefix + "dictionary", prefix + "low_rank", prefix + "sparse")
-        else tensor
-        for name, tensor in tensors.items()
-    }
-    model = _build_model(what["model"], alive, prefix)
-    encoder = ENCODERS[what["type"]](model, **what["arguments"])
+    # an atom may have become zero in training; only a new model must not have one
+    matrices = {n: without_zero_atoms(tensors[n]) for n in what["model"]["dictionaries"]}
+    model = restore_model(what["model"], {**tensors, **matrices})
+    kind: Any = class_of(Encoder, what["type"])
+    encoder: Encoder = kind(model, **what["arguments"])
     encoder.regime = what["regime"]
     return encoder
 
@@ -219,10 +173,3 @@ def _load_state(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
             raise ValueError(f"{name} contains NaN or infinite values")
     module.load_state_dict(dict(tensors))
     return module
-
-
-def _known(room: Any, name: Any, base: type) -> Any:
-    kind = getattr(room, name, None) if isinstance(name, str) and name in room.__all__ else None
-    if not (isinstance(kind, type) and issubclass(kind, base)):
-        raise ValueError(f"{name!r} is not one of the {base.__name__} kinds that are known here")
-    return kind

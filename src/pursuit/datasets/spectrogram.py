@@ -83,14 +83,14 @@ def learn_dictionary(
     for _ in range(sweeps):
         model = kind(dictionary, lam_star, lam)
         codes = solve(model, x, tol=1e-3).codes
-        scores, outliers = codes[:, : model.atoms], codes[:, model.atoms :]
-        gram = scores.T @ scores + lam_star * torch.eye(model.atoms)
+        scores, outliers = model.operator.split(codes)
+        gram = scores.T @ scores + lam_star * torch.eye(len(dictionary))
         target = scores.T @ (x - outliers)
         if not nonnegative:
             dictionary = torch.linalg.solve(gram, target)
             continue
         for _ in range(3):
-            for j in range(model.atoms):
+            for j in range(len(dictionary)):
                 step = (target[j] - gram[j] @ dictionary) / gram[j, j]
                 dictionary[j] = (dictionary[j] + step).clamp_min(0)
         dictionary = dictionary[dictionary.norm(dim=1) > 1e-3]

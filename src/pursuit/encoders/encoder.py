@@ -17,7 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from .._checks import dtype_name, is_eager, require_choice, require_device, require_width
+from .._registry import Registered, name_of
+from ..descriptions import describe_model
 from ..models import SparseModel, require_model
+from ..operators import without_zero_atoms
 from ..runtime.program import FORM, Program
 from .forms import Layer
 from .lowering import lower
@@ -37,7 +40,7 @@ OTHER_AIMS = {"supervised", "discriminative"}
 STRUCTURES = ("auto", "dense", "structured")
 
 
-class Encoder(nn.Module):
+class Encoder(Registered, nn.Module):
     """The common base; see `ProximalEncoder`, `CoordinateEncoder`, `BlockCoordinateEncoder`.
 
     Calling an encoder on signals of shape (n, m) gives codes of shape (n, q). Without gradients,
@@ -130,7 +133,10 @@ class Encoder(nn.Module):
     def living_model(self) -> SparseModel:
         """A model of its own on the dictionary as it is, atoms that have died filled in."""
         return self._template.replace(
-            **{name: _alive(getattr(self, name).detach()) for name in self._template.dictionaries}
+            **{
+                name: without_zero_atoms(getattr(self, name).detach())
+                for name in self._template.dictionaries
+            }
         )
 
     @property
@@ -197,14 +203,25 @@ class Encoder(nn.Module):
                 units=exact.units,
                 widths=[self._width(number) or 0 for number in range(self._setting.depth)],
                 blocks=self._blocks(),
-                info={**self.description, "program": FORM},
+                info=self._program_info(),
             )
 
     @property
     def description(self) -> dict[str, Any]:
         """What it is, as plain data for files."""
-        kind = {"type": type(self).__name__, "arguments": self.config, "regime": self.regime}
-        return {**kind, "model": {"type": type(self._template).__name__}}
+        return {
+            "type": name_of(self),
+            "arguments": self.config,
+            "model": describe_model(self._template),
+            "regime": self.regime,
+        }
+
+    def _program_info(self) -> dict[str, Any]:
+        """The description, or less of it where the classes have no names that a file could use."""
+        try:
+            return {**self.description, "program": FORM}
+        except TypeError:
+            return {"type": type(self).__name__, "regime": self.regime, "program": FORM}
 
     def _blocks(self) -> Tensor | None:
         """The block of each coefficient, for layers that take over one block."""
@@ -382,15 +399,6 @@ def _cheaper_structure(model: SparseModel, step: str) -> str:
     if len(model.operator.block_sizes) > 1:
         return "structured"
     return "structured" if step != "free" and 2 * model.features < model.code_size else "dense"
-
-
-def _alive(dictionary: Tensor) -> Tensor:
-    """The dictionary with atoms of zeros, which no constant can be computed of, filled in."""
-    norms = dictionary.norm(dim=1, keepdim=True)
-    if bool((norms > 0).all()):
-        return dictionary
-    size = norms[norms > 0].median() if bool((norms > 0).any()) else 1.0
-    return torch.where(norms > 0, dictionary, size / dictionary.shape[1] ** 0.5)
 
 
 def _is_finite(x: Tensor) -> bool:

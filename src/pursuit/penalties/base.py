@@ -186,12 +186,15 @@ def checked_stages(penalty: Penalty, size: int) -> list[Tensor]:
     thresholds = tuple(torch.rand(t.shape, generator=generator, dtype=torch.float64) for t in unit)
     sign = penalty.sign_constraint(size)
     described = v if sign is None else torch.where(sign, v.clamp_min(0), v)
-    for labels, threshold in zip(stages, thresholds, strict=True):
-        count = max(int(labels.max()) + 1, threshold.numel())
+    fits = all(t.numel() in (1, int(s.max()) + 1) for t, s in zip(thresholds, stages, strict=True))
+    for labels, threshold in zip(stages, thresholds, strict=True) if fits else ():
+        count = int(labels.max()) + 1
         labels = torch.where(labels < 0, count, labels)
         norms = group_norms(described, labels, count + 1)[..., :-1]
         described = shrink_groups(described, labels, norms, threshold.expand(count))
-    if not torch.allclose(described, penalty.shrink(v, thresholds), rtol=1e-9, atol=1e-9):
+    if not fits or not torch.allclose(
+        described, penalty.shrink(v, thresholds), rtol=1e-9, atol=1e-9
+    ):
         raise TypeError(
             f"the shrinkage of {name} is not the one that its method `stages` describes, so "
             "encoders with it run in torch only; define `stages` if it can be written that way"
@@ -231,7 +234,7 @@ def _is_separable(penalty: Penalty, size: int) -> bool:
 
 def _is_single(labels: Tensor) -> bool:
     used = labels[labels >= 0]
-    return len(used.unique()) == len(used)
+    return len(torch.unique(used)) == len(used)
 
 
 def _short(value: Any) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..files import Saved, below, open_saved
 from .executors import EXECUTORS, TINY, Executor, Sparse
-from .program import Program, lower
+from .program import Program, from_arrays
 
 __all__ = ["Compiled", "CompiledBank", "Plan", "Stream", "build", "compile", "load"]
 
@@ -349,11 +349,14 @@ def compile(
     >>> pu.compile(encoder)([[3.0, -0.5]]).tolist()
     [[2.0, 0.0]]
     """
-    from ..persistence import description
-
-    info, tensors = description(encoder, named=False)
-    arrays = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
-    return _build(info, arrays, sample, threads, kernel)
+    programs = getattr(encoder, "programs", None)
+    if callable(programs):
+        return CompiledBank([Compiled(p, sample, threads, kernel) for p in programs()])
+    if not callable(getattr(encoder, "program", None)):
+        raise TypeError(
+            f"an encoder or an EncoderBank can be compiled, got {type(encoder).__name__}"
+        )
+    return Compiled(encoder.program(), sample, threads, kernel)
 
 
 def load(
@@ -370,25 +373,29 @@ def build(
     saved: Saved, sample: Any = None, threads: int | None = None, kernel: str = "auto"
 ) -> Compiled | CompiledBank:
     """The encoder of a file that `files.open_saved` has opened, without torch; see `load`."""
+    info = saved.info
+    arrays = below(saved.arrays, "program.")
     try:
-        return _build(saved.info, saved.arrays, sample, threads, kernel)
-    except (KeyError, IndexError, TypeError) as error:
-        raise ValueError(f"{saved.path} cannot be run: its description is incomplete") from error
+        match info.get("kind"):
+            case "encoder":
+                return Compiled(from_arrays(arrays, info), sample, threads, kernel)
+            case "bank":
+                programs = [
+                    from_arrays(below(arrays, f"{number}."), member)
+                    for number, member in enumerate(_members(info))
+                ]
+                return CompiledBank([Compiled(p, sample, threads, kernel) for p in programs])
+            case kind:
+                raise ValueError(f"only encoders and banks of them can be run, this is a {kind!r}")
+    except ValueError as error:
+        raise ValueError(f"{saved.path} cannot be run: {error}") from error
 
 
-def _build(
-    info: Any, arrays: Any, sample: Any, threads: int | None, kernel: str
-) -> Compiled | CompiledBank:
-    kind = info.get("kind")
-    if kind == "encoder":
-        return Compiled(lower(info, arrays), sample, threads, kernel)
-    if kind == "bank":
-        programs = [
-            lower(own, below(arrays, f"encoders.{number}."))
-            for number, own in enumerate(info["encoders"])
-        ]
-        return CompiledBank([Compiled(p, sample, threads, kernel) for p in programs])
-    raise ValueError(f"only encoders and banks of them can be run, this is a {kind!r}")
+def _members(info: dict[str, Any]) -> list[dict[str, Any]]:
+    members = info.get("encoders")
+    if not isinstance(members, list) or not all(isinstance(one, dict) for one in members):
+        raise ValueError("encoders must be a list of descriptions")
+    return members
 
 
 class _Room:

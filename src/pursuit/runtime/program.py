@@ -114,7 +114,7 @@ class Program:
     @property
     def features(self) -> int:
         """m, the width of a signal."""
-        return self.dictionary.shape[1]
+        return int(self.dictionary.shape[1])
 
     @property
     def size(self) -> int:
@@ -210,7 +210,7 @@ def from_arrays(arrays: Mapping[str, Array], info: Mapping[str, Any]) -> Program
         If something is missing, superfluous, or not as the kernels need it; it names the field.
     """
     if info.get("program") != FORM:
-        raise ValueError(f"program is {info.get('program')!r}, but this version runs {FORM!r} only")
+        raise ValueError(f"program must be {FORM}, got {info.get('program')!r}")
     rest = dict(arrays)
 
     def take(name: str) -> Array:
@@ -222,7 +222,8 @@ def from_arrays(arrays: Mapping[str, Array], info: Mapping[str, Any]) -> Program
     depth = len(mix)
     soft = _require(take("soft"), "soft", np.float32, (depth, None))
     widths = _require(take("widths"), "widths", np.int64, (depth,))
-    labels, groups = [], []
+    labels: list[Array] = []
+    groups: list[Array] = []
     while f"labels.{len(labels)}" in rest:
         number = len(labels)
         labels.append(take(f"labels.{number}"))
@@ -352,9 +353,7 @@ def _check_layer(program: Program, layer: Layer) -> None:
         raise ValueError("blocks is missing, although a layer takes over one block")
 
 
-def _require(
-    array: object, name: str, dtype: Any, shape: tuple[int | None, ...]
-) -> Array:
+def _require(array: object, name: str, dtype: Any, shape: tuple[int | None, ...]) -> Array:
     if not isinstance(array, np.ndarray) or array.dtype != dtype:
         given = getattr(array, "dtype", type(array).__name__)
         raise ValueError(f"{name} must be an array of {np.dtype(dtype)}, got {given}")

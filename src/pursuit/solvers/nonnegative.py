@@ -86,7 +86,11 @@ def _weighted(model: SparseModel) -> SparseModel:
 
 def _misfit(model: SparseModel) -> str | None:
     sign = model.penalty.sign_constraint(model.code_size)
-    if sign is None or not bool(sign.all()) or bool(model.nonsmooth.penalised(model.code_size).any()):
+    if (
+        sign is None
+        or not bool(sign.all())
+        or bool(model.nonsmooth.penalised(model.code_size).any())
+    ):
         return "non-negative codes without a weight (NMF)"
     return gram_misfit(_weighted(model))
 

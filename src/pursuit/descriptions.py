@@ -1,0 +1,82 @@
+"""Models, operators and penalties as plain data for JSON, and back.
+
+A class is referred to by its name, a dictionary by the name of its tensor; no code is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from ._registry import Registered, class_of, name_of
+from .models import SparseModel
+from .operators import Operator
+from .penalties import Penalty
+
+__all__ = ["describe_model", "restore_model"]
+
+#: the deepest nesting of a description
+DEEPEST = 20
+#: objects that a description may contain, by the key that marks them
+MARKED: dict[str, type[Registered]] = {"@penalty": Penalty, "@operator": Operator}
+
+
+def describe_model(model: SparseModel) -> dict[str, Any]:
+    """Return what a model is as plain data: its class, its arguments, its dictionaries' names."""
+    names = list(model.dictionaries)
+    arguments = {
+        key: value
+        for key, value in model.config.items()
+        if key not in names or isinstance(value, Operator)
+    }
+    return {"type": name_of(model), "arguments": _plain(arguments), "dictionaries": names}
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON can hold it."""
+    match value:
+        case Penalty():
+            return {"@penalty": name_of(value), "arguments": _plain(value.config)}
+        case Operator():
+            config = {k: v for k, v in value.config.items() if k not in value.dictionaries}
+            names = list(value.dictionaries)
+            return {"@operator": name_of(value), "arguments": _plain(config), "dictionaries": names}
+        case Mapping():
+            return {key: _plain(entry) for key, entry in value.items()}
+        case list() | tuple():
+            return [_plain(entry) for entry in value]
+        case None | bool() | int() | float() | str():
+            return value
+        case _ if hasattr(value, "tolist"):
+            return value.tolist()
+        case _:
+            raise TypeError(f"{type(value).__name__} cannot be written as JSON")
+
+
+def _restore(value: Any, tensors: Mapping[str, Tensor], depth: int = 0) -> Any:
+    """The inverse of `_plain`: penalties and operators are made again, all else is plain."""
+    if depth > DEEPEST:
+        raise ValueError("its description nests too deeply")
+    if isinstance(value, list):
+        return [_restore(entry, tensors, depth + 1) for entry in value]
+    if not isinstance(value, dict):
+        return value
+    for mark, base in MARKED.items():
+        if mark in value:
+            arguments = _restore(value["arguments"], tensors, depth + 1)
+            matrices = {name: tensors[name] for name in value.get("dictionaries", [])}
+            return class_of(base, value[mark])(**matrices, **arguments)
+    return {key: _restore(entry, tensors, depth + 1) for key, entry in value.items()}
+
+
+def restore_model(what: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> SparseModel:
+    """Return the model that `describe_model` describes, on the given dictionaries."""
+    arguments = _restore(what["arguments"], tensors)
+    matrices = {name: tensors[name] for name in what["dictionaries"] if name not in arguments}
+    if any(isinstance(value, Operator) for value in arguments.values()):
+        matrices = {}
+    kind: Any = class_of(SparseModel, what["type"])
+    model: SparseModel = kind(**matrices, **arguments)
+    return model
