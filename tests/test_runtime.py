@@ -468,7 +468,7 @@ def test_matrices_that_layers_share_are_stored_once() -> None:
 #: field -> a change that a kernel must never see
 CORRUPTIONS = {
     "labels.0": lambda a: a + 10**9,
-    "groups.0": lambda a: a[:, :1],
+    "groups.0": lambda a: -a - 1,
     "blocks": lambda a: a - 10**9,
     "soft": lambda a: a[:, :-1],
     "soft ": lambda a: -a - 1,
