@@ -223,6 +223,30 @@ def test_targets_travel_with_the_stream() -> None:
         online.partial_fit(x)
 
 
+def test_a_module_around_an_encoder_learns_from_a_stream(tmp_path: Path) -> None:
+    """A front end that transforms the signals is trained along, and resumes bit by bit."""
+    from test_training import Scaled
+
+    x = torch.cat([stream(12, 2000)[0], torch.zeros(2000, 2)], dim=1).double()
+
+    def build() -> pu.OnlineLearner:
+        start = torch.nn.functional.normalize(
+            torch.randn(24, 16, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+        )
+        wrapper = Scaled(pu.ProximalEncoder(Lasso(start, 0.1), 4, "model"), 18)
+        return pu.OnlineLearner(wrapper, steps=2)
+
+    unbroken = build().partial_fit(x)
+    values = [point.objective for point in unbroken.history]
+    assert sum(values[-5:]) < 0.9 * sum(values[:5])
+    assert unbroken.encoder.encoder.regime == "unsupervised"
+    assert not torch.equal(unbroken.encoder.front, torch.eye(18, 16, dtype=torch.float64))
+    first = build().partial_fit(x[:777])
+    first.save(tmp_path / "learner.safetensors")
+    second = build().resume(tmp_path / "learner.safetensors").partial_fit(x[777:])
+    assert torch.equal(state(second), state(unbroken))
+
+
 def test_bad_samples_change_nothing() -> None:
     x, _ = stream(7, 1000)
     online = learner().partial_fit(x)
@@ -239,7 +263,7 @@ def test_bad_samples_change_nothing() -> None:
 
 def test_what_a_learner_refuses_to_be_built_from() -> None:
     encoder = learner().encoder
-    with pytest.raises(TypeError, match="encoder must be an encoder, got Lasso"):
+    with pytest.raises(TypeError, match=r"OnlineLearner needs an encoder.* Lasso has no model"):
         pu.OnlineLearner(encoder.model)
     with pytest.raises(ValueError, match="window must be at least 1, got 0"):
         pu.OnlineLearner(encoder, window=0)

@@ -28,12 +28,16 @@ def test_the_penalty_of_the_dictionary_counts_once_for_all_samples() -> None:
     model, x = problem("robust-nmf", 2, 20)
     encoder = pu.ProximalEncoder(model, 3)
     fixed = regimes.Unsupervised()(encoder, Batch(x, total=50))
-    encoder.dictionary.requires_grad_()
     phi = model.lam_star / 2 * model.dictionary.square().sum()
-    close(regimes.Unsupervised()(encoder, Batch(x, total=50)), fixed + phi / 50)
-    close(regimes.Unsupervised(n=200)(encoder, Batch(x, total=50)), fixed + phi / 200)
+    learned = Batch(x, total=50, learns_dictionary=True)
+    close(regimes.Unsupervised()(encoder, learned), fixed + phi / 50)
+    close(regimes.Unsupervised(n=200)(encoder, learned), fixed + phi / 200)
+    supervised = regimes.Supervised(penalty=2.0)
+    targets = {"targets": x, "total": 50}
+    without = supervised(encoder, Batch(x, **targets))
+    close(supervised(encoder, Batch(x, learns_dictionary=True, **targets)), without + phi / 25)
     with pytest.raises(ValueError, match=r"give it as Unsupervised\(n=...\)"):
-        regimes.Unsupervised()(encoder, Batch(x))
+        regimes.Unsupervised()(encoder, Batch(x, learns_dictionary=True))
 
 
 @pytest.mark.parametrize("name", ["lasso", "hilasso", "robust-pca", "low-rank-sparse"])

@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,9 @@ from torch.utils.data import DataLoader, TensorDataset
 import pursuit as pu
 from families import FEATURES, problem
 from processes import kill_some
-from pursuit import models, regimes, training
+from pursuit import models, regimes, training_loop
+from pursuit.encoders import steps
+from pursuit.encoders.trainable import Kind
 from test_encoders import KINDS, bank_models, build, thresholds_of
 
 
@@ -149,6 +152,178 @@ def test_training_the_dictionary_helps_and_keeps_its_constraints(name: str, how:
         assert not torch.equal(tensor, model.dictionaries[key])
 
 
+@pytest.mark.parametrize("how", ["fixed", "gradient", "statistics"])
+@pytest.mark.parametrize("name", ["nmf-ridge", "robust-pca", "low-rank-sparse"])
+def test_validation_counts_the_penalty_of_a_dictionary_that_is_learned(name: str, how: str) -> None:
+    """The kept parameters have the lowest mean F + phi(D)/n on the held-out rows."""
+    model, x = signals(name, 600)
+    encoder = pu.ProximalEncoder(model, 3)
+    history = pu.fit(encoder, x, steps=100, dictionary=how, validation=x[:100])
+    learned = encoder.model
+    phi = sum(float(c.value(learned.dictionaries[k])) for k, c in learned.constraints.items())
+    assert phi > 0
+    expected = objective(learned, x[:100], encoder) + (phi / 600 if how != "fixed" else 0.0)
+    assert min(history.validation) == pytest.approx(expected, rel=1e-9)
+
+
+def test_statistics_of_a_source_of_unknown_size() -> None:
+    model, x = signals("nmf-ridge", 600)
+    encoder = pu.ProximalEncoder(model, 3)
+    start = encoder.dictionary.detach().clone()
+    pu.fit(encoder, list(x.split(100)), steps=30, dictionary="statistics", validation=x[:100])
+    assert not torch.equal(encoder.dictionary, start)
+
+
+# ---- what is trained ------------------------------------------------------------------------
+
+
+class Scaled(torch.nn.Module):
+    """Signals of another width, transformed before an encoder; nothing but the needed members."""
+
+    def __init__(self, encoder, features: int) -> None:
+        super().__init__()
+        width = encoder.features
+        front = torch.zeros(features, width, dtype=torch.float64)
+        self.front = torch.nn.Parameter(front.fill_diagonal_(1.0))
+        self.encoder = encoder
+
+    model = property(lambda self: self.encoder.model)
+    features = property(lambda self: len(self.front))
+
+    def prepare(self, x):
+        return x @ self.front
+
+    def forward(self, x):
+        return self.encoder(self.prepare(x))
+
+    def kinds(self):
+        inner = {f"encoder.{name}": kind for name, kind in self.encoder.kinds().items()}
+        return inner | {"front": Kind("matrix")}
+
+    def project_(self) -> None:
+        self.encoder.project_()
+
+    def follow(self) -> None:
+        self.encoder.follow()
+
+
+@pytest.mark.parametrize("how", ["fixed", "gradient", "statistics"])
+@pytest.mark.parametrize(
+    "regime",
+    [
+        regimes.Unsupervised(),
+        regimes.Approximation(),
+        regimes.Supervised(),
+        lambda encoder, batch: encoder.model.objective(
+            encoder.prepare(batch.x), encoder(batch.x)
+        ).mean(),
+    ],
+    ids=["unsupervised", "approximation", "supervised", "custom"],
+)
+def test_a_module_around_an_encoder_is_trained(regime, how: str) -> None:
+    model, x = signals("lasso", 800)
+    x = torch.cat([x, torch.randn(800, 2, dtype=x.dtype)], dim=1)
+    targets = x[:, :-2] if isinstance(regime, regimes.Supervised) else None
+    wrapper = Scaled(pu.ProximalEncoder(model, 3), FEATURES + 2)
+    batch = regimes.Batch(x, targets)
+    before = {name: p.detach().clone() for name, p in wrapper.named_parameters()}
+    loss = float(regimes.as_regime(regime)(wrapper, batch).detach())
+    pu.fit(wrapper, x, targets, regime=regime, steps=60, dictionary=how)
+    if how == "fixed" or not isinstance(regime, regimes.Approximation):
+        assert float(regimes.as_regime(regime)(wrapper, batch).detach()) < loss
+    learned = wrapper.model
+    assert torch.equal(learned.dictionary, before["encoder.dictionary"]) == (how == "fixed")
+    assert not torch.equal(wrapper.front, before["front"])
+    assert not torch.equal(wrapper.encoder.step.weight, before["encoder.step.weight"])
+    assert wrapper.encoder.regime == regimes.as_regime(regime).name
+
+
+def test_modules_around_encoders_make_a_bank() -> None:
+    x = torch.rand(300, FEATURES + 2, dtype=torch.float64)
+    members = [Scaled(pu.ProximalEncoder(m, 2), FEATURES + 2) for m in bank_models()]
+    bank = pu.EncoderBank(members)
+    assert all(m.encoder.low_rank is members[0].encoder.low_rank for m in members)
+    fronts = [m.front.detach().clone() for m in members]
+    labels = torch.arange(300) % 3
+    pu.fit(bank, x, labels, regime=regimes.Discriminative(), dictionary="gradient", steps=20)
+    assert not any(torch.equal(m.front, f) for m, f in zip(members, fronts, strict=True))
+    assert all(m.encoder.low_rank is members[0].encoder.low_rank for m in members)
+    with pytest.raises(TypeError, match=r"EncoderBank needs an encoder.* Linear has no model"):
+        pu.EncoderBank([torch.nn.Linear(2, 2)])
+
+
+def test_what_a_module_lacks_is_named() -> None:
+    model, x = signals("lasso", 100)
+    wrapper = Scaled(pu.ProximalEncoder(model, 2), FEATURES)
+
+    class Undeclared(Scaled):
+        def kinds(self):
+            return {k: v for k, v in super().kinds().items() if k != "front"}
+
+    with pytest.raises(TypeError, match=r"fit without steps needs .* no layers, eager_multip"):
+        pu.fit(wrapper, x)
+    with pytest.raises(TypeError, match=r"fit with layerwise needs .* Scaled has no iterates"):
+        pu.fit(wrapper, x, steps=5, layerwise=1.0)
+    with pytest.raises(TypeError, match=r"kinds\(\) must name all parameters, but front is"):
+        pu.fit(Undeclared(pu.ProximalEncoder(model, 2), FEATURES), x, steps=5)
+
+
+def test_a_step_with_parameters_of_its_own_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new kind of step declares its parameters; training knows none by name."""
+
+    class Biased(steps.Coupled):
+        def __init__(self, setting, start) -> None:
+            super().__init__(setting, start)
+            self.bias = torch.nn.Parameter(torch.ones(setting.depth, dtype=start.atoms.dtype))
+
+        def kinds(self, atom_norm):
+            return super().kinds(atom_norm) | {"bias": Kind("scalar", 0.1)}
+
+        def _thresholds(self, now):
+            layers = super()._thresholds(now)
+            return [(b * t[0], *t[1:]) for b, t in zip(self.bias, layers, strict=True)]
+
+    monkeypatch.setitem(steps.STEPS, "biased", Biased)
+    model, x = signals("lasso", 600)
+    encoder = pu.ProximalEncoder(model, 3, "biased")
+    pu.fit(encoder, x, steps=40)
+    moved = (encoder.step.bias - 1).abs()
+    assert 0 < float(moved.max()) < 40 * 0.1 * 1e-2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_parameter_declares_what_it_is(kind: str) -> None:
+    for name, tied in product(["lasso", "hilasso", "robust-nmf", "low-rank-sparse"], [True, False]):
+        model, _ = signals(name, 1)
+        encoder = build(kind, model, layers=2, tied=tied)
+        kinds = encoder.kinds()
+        assert set(kinds) == {name for name, _ in encoder.named_parameters()}
+        assert {n for n, k in kinds.items() if k.role == "dictionary"} == set(model.dictionaries)
+
+
+@pytest.mark.parametrize(
+    ("regime", "aims"),
+    [
+        (regimes.Unsupervised(), True),
+        (regimes.Unsupervised() + 0.1 * regimes.Approximation(), True),
+        (regimes.Unsupervised() + 0.1 * regimes.Supervised(), False),
+        (lambda encoder, batch: encoder(batch.x).square().mean(), False),
+    ],
+)
+def test_best_is_for_encoders_that_minimise_the_objective(regime, aims: bool) -> None:
+    model, x = signals("lasso", 100)
+    encoder = pu.ProximalEncoder(model, 2)
+    assert encoder.minimises_objective is None
+    encoder.best(x)
+    pu.fit(encoder, x, x, regime=regime, steps=5)
+    assert encoder.minimises_objective is aims
+    if aims:
+        encoder.best(x)
+    else:
+        with pytest.raises(ValueError, match="not to minimise the objective"):
+            encoder.best(x)
+
+
 # ---- where batches come from ----------------------------------------------------------------
 
 
@@ -224,6 +399,34 @@ def test_held_out_rows_are_never_trained_on() -> None:
     assert len(trained) == 1000
 
 
+def test_named_rows_are_held_out_and_no_others() -> None:
+    model, x = signals("lasso", 300)
+    x[:, 0] = torch.arange(300).double() / 300
+    trained, validated = set(), []
+
+    def regime(encoder, batch):
+        rows = (300 * batch.x[:, 0]).round().long().tolist()
+        trained.update(rows) if torch.is_grad_enabled() else validated.append(rows)
+        return model.objective(batch.x, encoder(batch.x)).mean()
+
+    held = [250, 7, 31, 7, 299]
+    history = pu.fit(pu.ProximalEncoder(model, 2), x, regime=regime, steps=60, held=held)
+    assert trained == set(range(300)) - set(held)
+    # the first call without gradients is the loss of the untrained encoder on a batch
+    assert all(rows == sorted(set(held)) for rows in validated[1:])
+    assert len(validated) == 2 + len(history.validation)
+
+
+def test_the_held_out_rows_belong_to_a_run(tmp_path: Path) -> None:
+    model, x = signals("lasso", 300)
+    path = tmp_path / "run.checkpoint"
+    pu.fit(pu.ProximalEncoder(model, 2), x, steps=20, held=[1, 2], checkpoint=path)
+    pu.fit(pu.ProximalEncoder(model, 2), x, steps=20, held=[2, 1], checkpoint=path)
+    for other in ({"held": [1, 3]}, {"validation": False}):
+        with pytest.raises(ValueError, match="another run: held differ"):
+            pu.fit(pu.ProximalEncoder(model, 2), x, steps=20, checkpoint=path, **other)
+
+
 def test_the_best_parameters_are_kept() -> None:
     model, x = signals("lasso", 1000)
     encoder = pu.ProximalEncoder(model, 3)
@@ -241,7 +444,7 @@ def test_the_best_parameters_are_kept() -> None:
 
 def test_a_run_without_progress_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = signals("lasso", 600)
-    monkeypatch.setattr(training, "PATIENCE", 3)
+    monkeypatch.setattr(training_loop, "PATIENCE", 3)
     looks = []
 
     def ever_worse(encoder, batch):
@@ -251,9 +454,11 @@ def test_a_run_without_progress_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
     encoder = pu.ProximalEncoder(model, 2)
     start = parameters(encoder)
-    assert pu.fit(encoder, x, regime=ever_worse, steps=500).steps == 3 * (500 // training.LOOKS)
+    assert pu.fit(encoder, x, regime=ever_worse, steps=500).steps == 3 * (
+        500 // training_loop.LOOKS
+    )
     assert torch.equal(parameters(encoder), start)
-    history = pu.fit(encoder, x, steps=90, callback=lambda progress: progress.step >= 30)
+    history = pu.fit(encoder, x, steps=90, callback=lambda progress: progress.done >= 30)
     assert history.steps == 30
 
 
@@ -332,7 +537,7 @@ def test_a_hopeless_run_ends_with_the_state_it_had(caplog: pytest.LogCaptureFixt
 
     with caplog.at_level(logging.WARNING):
         history = pu.fit(encoder, x, regime=hopeless, steps=150)
-    assert len(history.rollbacks) >= training.MOST_ROLLBACKS
+    assert len(history.rollbacks) >= training_loop.MOST_ROLLBACKS
     assert torch.equal(parameters(encoder), start)
     assert "keeps exploding" in caplog.text
 
@@ -357,15 +562,22 @@ def test_what_fit_refuses(tmp_path: Path) -> None:
         ({"x": 3}, TypeError, "x must be an array, a tensor, a memory map, or an iterable"),
         ({"x": x / 0}, ValueError, "x contains NaN or infinite values"),
         ({"x": [x[:, 1:]]}, ValueError, r"a batch must have shape \(rows, 8\), got \(100, 7\)"),
-        ({"x": [x], "targets": x}, ValueError, "let an iterable give"),
+        ({"x": [x], "targets": x}, ValueError, "an iterable must yield"),
         ({"targets": x[1:]}, ValueError, "targets has 99 rows, but x has 100"),
         ({"dictionary": "online"}, ValueError, "dictionary must be one of 'fixed', 'gradient'"),
         ({"steps": 0}, ValueError, "steps must be at least 1, got 0"),
         ({"rate": 0.0}, ValueError, "rate must be positive"),
         ({"batch_size": 0}, ValueError, "batch_size must be at least 1, got 0"),
-        ({"x": [(x, x, x)]}, ValueError, r"a batch must be x or \(x, targets\), got 3 things"),
+        ({"x": [(x, x, x)]}, ValueError, r"a batch must be x or \(x, targets\), got a tuple of 3"),
         ({"layerwise": -1.0}, ValueError, "layerwise must not be negative"),
-        ({"encoder": model}, TypeError, "encoder must be an encoder, got Lasso"),
+        ({"encoder": model}, TypeError, "Lasso has no model, prepare, kinds, project_"),
+        ({"held": [3, 100]}, ValueError, "rows from 0 to 99, got numbers from 3 to 100"),
+        ({"held": []}, ValueError, "held must be a list of row numbers, got float64"),
+        ({"held": torch.zeros(0).long()}, ValueError, "held is empty"),
+        ({"held": range(100)}, ValueError, "held names all rows of x"),
+        ({"held": [0], "validation": False}, ValueError, "either as held or as validation"),
+        ({"x": [x], "held": [0]}, ValueError, "held names rows of an array x"),
+        ({"validation": x[:, 1:]}, ValueError, r"a batch must have shape \(rows, 8\)"),
         ({"x": iter([x]), "checkpoint": tmp_path / "c"}, ValueError, "one-time iterator"),
         ({"regime": lambda e, b: e(b.x).sum() / 0}, ValueError, "loss of the untrained encoder"),
     ):
@@ -479,7 +691,7 @@ def test_a_resumed_run_approximates_the_same_codes(tmp_path: Path) -> None:
     for encoder, stop in zip(encoders, (None, 40), strict=True):
         path = tmp_path / f"{stop}.checkpoint"
         options = {"regime": regimes.Approximation(), "steps": 80, "checkpoint": path}
-        pu.fit(encoder, x, callback=lambda p, s=stop: s is not None and p.step >= s, **options)
+        pu.fit(encoder, x, callback=lambda p, s=stop: s is not None and p.done >= s, **options)
         if stop is not None:
             pu.fit(encoder, x, **(options | {"regime": regimes.Approximation()}))
     for (key, a), b in zip(
@@ -505,7 +717,7 @@ def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "run.checkpoint"
     whole, parted = pu.ProximalEncoder(model, 3), pu.ProximalEncoder(model, 3)
     pu.fit(whole, x, steps=60)
-    stopped = pu.fit(parted, x, steps=60, checkpoint=path, callback=lambda p: p.step >= 30)
+    stopped = pu.fit(parted, x, steps=60, checkpoint=path, callback=lambda p: p.done >= 30)
     assert stopped.steps == 30
     assert pu.fit(parted, x, steps=60, checkpoint=path).steps == 60
     assert torch.equal(parameters(parted), parameters(whole))
@@ -540,7 +752,7 @@ def test_lists_and_loaders_resume_too(tmp_path: Path) -> None:
             pass
 
         def kill(progress, at=30) -> None:
-            if progress.step == at:
+            if progress.done == at:
                 raise KilledError
 
         with pytest.raises(KilledError):

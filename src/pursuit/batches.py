@@ -1,15 +1,15 @@
-"""Where mini-batches come from: arrays and memory maps, iterables of batches, one-time streams.
+"""Batches of samples, and where training takes them from.
 
-A source gives the batch of a step number. Rows of an array are drawn by a generator that is
-seeded with the step, so nothing has to be remembered to go on after an interruption. An iterable
-that can be started again is counted through; a stream that cannot is read as it comes and
-cannot be resumed.
+A `Source` returns the batch of a step number. The rows of an array are drawn by a generator that is
+seeded with the step, so a run can be resumed without any further state. An iterable that can be
+restarted is read again from its beginning; a one-time iterator cannot be resumed.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,52 +17,96 @@ import torch
 from torch import Tensor
 
 from ._checks import require_width
-from .regimes import Batch, Targets
 
-__all__ = ["Rows", "Source", "as_source", "as_tensors"]
+__all__ = ["Batch", "Batches", "Rows", "Source", "Targets", "as_source", "as_tensors"]
 
-#: the largest part of the rows that is held out, and the most rows
+Targets = Tensor | Mapping[str, Tensor]
+
+#: the largest fraction of the rows that is held out by default, and the largest number of rows
 HELD_OUT, MOST_HELD_OUT = 0.1, 2048
-#: below so many rows nothing is held out unasked
+#: arrays with fewer rows than this have no rows held out by default
 FEWEST_ROWS = 500
 
 
-class Source(ABC):
-    """What the training loop asks for."""
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Samples, and what a regime may need to know about them.
 
-    #: the number of samples, if it is known
+    Attributes
+    ----------
+    x
+        Signals, shape (n, m).
+    targets
+        What the regime compares with: a matrix, labels, or named matrices; None if not needed.
+    rows
+        The row numbers of the samples in the data set, shape (n,); None if it has no order.
+    total
+        The number of samples of the data set; None if it is not known.
+    learns_dictionary
+        Whether the dictionary is learned as well, so that its penalty phi(D) counts.
+    """
+
+    x: Tensor
+    targets: Targets | None = None
+    rows: Tensor | None = None
     total: int | None = None
-    #: whether a run can go on from the middle
+    learns_dictionary: bool = False
+
+    def to(self, device: torch.device) -> Batch:
+        """The same samples on a device; `rows` stay on theirs."""
+        if self.x.device == device:
+            return self
+        targets = _each(self.targets, lambda values: values.to(device))
+        return replace(self, x=self.x.to(device), targets=targets)
+
+    def part(self, rows: slice) -> Batch:
+        """The samples in a slice of the rows."""
+        return replace(
+            self,
+            x=self.x[rows],
+            targets=_each(self.targets, lambda values: values[rows]),
+            rows=None if self.rows is None else self.rows[rows],
+        )
+
+
+class Source(ABC):
+    """Batches by the number of the training step."""
+
+    #: the number of samples, None if it is not known
+    total: int | None = None
+    #: whether a run can be resumed in the middle
     resumable: bool = True
 
     @abstractmethod
     def batch(self, step: int) -> Batch | None:
-        """The batch of a step, or None when a stream has ended."""
+        """The batch of a step; None at the end of a one-time iterator."""
 
     def first(self) -> Batch:
-        """The first batch, which `batch` gives again."""
+        """The first batch, which `batch` returns again."""
         batch = self.batch(0)
         assert batch is not None
         return batch
 
     def seek(self, step: int) -> None:
-        """Be ready for that step next."""
+        """Make `step` the next one."""
         return
 
 
 class Rows(Source):
-    """Rows of an array, a tensor or a memory map, drawn at random; only those drawn are read.
+    """Random rows of an array, a tensor or a memory map; only the rows of a batch are read.
 
     Parameters
     ----------
     x, targets
-        Signals (n, m), and what belongs to each row of them.
+        Signals (n, m), and the targets of their rows.
     size
-        How many rows make a batch.
+        The number of rows in a batch.
     seed
         Seeds the drawing.
+    dtype
+        The dtype of the batches.
     held
-        Rows, sorted, that are never drawn.
+        Sorted numbers of the rows that are never drawn.
     """
 
     def __init__(
@@ -72,7 +116,7 @@ class Rows(Source):
         self.size, self.seed, self.dtype = size, seed, dtype
         self.total = len(x)
         self.held = np.asarray(held, dtype=np.int64)
-        # the k-th row that is not held out is k plus the held rows before it
+        # the k-th row that is not held out is k plus the number of held rows before it
         self._shifted = self.held - np.arange(len(self.held))
 
     def batch(self, step: int) -> Batch:
@@ -81,7 +125,7 @@ class Rows(Source):
         return self.take(drawn + np.searchsorted(self._shifted, drawn, side="right"))
 
     def take(self, rows: Any) -> Batch:
-        """The given rows."""
+        """The batch of these rows."""
         return Batch(
             _take(self.x, rows, self.dtype),
             _take_targets(self.targets, rows, self.dtype),
@@ -91,14 +135,27 @@ class Rows(Source):
 
 
 class Batches(Source):
-    """An iterable of batches: a list, a DataLoader, anything that can be started again.
+    """The batches of an iterable: a list, a DataLoader, or a one-time iterator.
 
     A DataLoader that shuffles draws from torch's global generator. It gets a private one, seeded
     with the number of the pass, so that a run can be repeated and resumed.
+
+    Parameters
+    ----------
+    batches
+        Each item is x or (x, targets).
+    features
+        The width that every x must have.
+    seed
+        Seeds the private generator.
+    dtype
+        The dtype of the batches.
     """
 
-    def __init__(self, batches: Iterable[Any], seed: int, dtype: torch.dtype) -> None:
-        self.batches, self.seed, self.dtype = batches, seed, dtype
+    def __init__(
+        self, batches: Iterable[Any], features: int, seed: int, dtype: torch.dtype
+    ) -> None:
+        self.batches, self.features, self.seed, self.dtype = batches, features, seed, dtype
         self.resumable = iter(batches) is not batches
         data = getattr(batches, "dataset", None)
         self.total = len(data) if data is not None and hasattr(data, "__len__") else None
@@ -115,17 +172,18 @@ class Batches(Source):
             self._iterator = None
             item = self._next()
         if item is None:
-            raise ValueError("x is an empty iterable; it must give at least one batch")
+            raise ValueError("x is an empty iterable; it must yield at least one batch")
         pair = item if isinstance(item, tuple | list) else [item]
         if len(pair) not in (1, 2):
-            raise ValueError(f"a batch must be x or (x, targets), got {len(pair)} things")
+            raise ValueError(f"a batch must be x or (x, targets), got a tuple of {len(pair)}")
         x, targets = pair[0], pair[1] if len(pair) == 2 else None
-        return Batch(*as_tensors(x, targets, self.dtype), rows=None, total=self.total)
+        batch = Batch(*as_tensors(x, targets, self.dtype), rows=None, total=self.total)
+        return require_shape(batch, self.features)
 
     def first(self) -> Batch:
         item = self._next()
         if item is None:
-            raise ValueError("x is an empty iterable; it must give at least one batch")
+            raise ValueError("x is an empty iterable; it must yield at least one batch")
         self._waiting.append(item)
         batch = self.batch(0)
         assert batch is not None
@@ -171,7 +229,31 @@ def as_source(
     hold: bool,
     held: Any = None,
 ) -> tuple[Source, Batch | None]:
-    """The source that fits the data, and the rows held out for validation, if any."""
+    """The source for the data, and the batch of the rows that are held out of it.
+
+    Parameters
+    ----------
+    x, targets
+        As for `fit`.
+    features
+        The width that x must have.
+    dtype
+        The dtype of the batches.
+    size
+        The number of rows in a batch drawn from an array.
+    seed
+        Seeds the drawing.
+    hold
+        Whether rows are held out by default.
+    held
+        Numbers of the rows to hold out instead; x must then be an array.
+
+    Returns
+    -------
+    source : Source
+    held_out : Batch or None
+        None where nothing is held out.
+    """
     if not hasattr(x, "shape"):
         if isinstance(x, str | bytes) or not isinstance(x, Iterable):
             raise TypeError(
@@ -180,9 +262,13 @@ def as_source(
             )
         if targets is not None:
             raise ValueError(
-                "targets belong to an array x; let an iterable give (x, targets) pairs instead"
+                "targets belong to an array x; an iterable must yield (x, targets) pairs instead"
             )
-        return Batches(x, seed, dtype), None
+        if held is not None:
+            raise ValueError(
+                "held names rows of an array x, but x is an iterable; give validation=... instead"
+            )
+        return Batches(x, features, seed, dtype), None
     if len(x.shape) != 2:
         raise ValueError(f"x must have two dimensions (rows, features), got shape {tuple(x.shape)}")
     if len(x) == 0:
@@ -192,21 +278,47 @@ def as_source(
         if len(values) != len(x):
             raise ValueError(f"{name} has {len(values)} rows, but x has {len(x)}")
     if held is not None:
-        held = np.unique(np.asarray(held, dtype=np.int64))
-    elif not hold or len(x) < FEWEST_ROWS:
-        return Rows(x, targets, size, seed, dtype), None
-    else:
+        rows = _as_rows(held, len(x))
+    elif hold and len(x) >= FEWEST_ROWS:
         count = min(int(HELD_OUT * len(x)), MOST_HELD_OUT)
         rng = np.random.default_rng([seed, len(x)])
-        held = np.unique(rng.integers(len(x), size=count))
-    source = Rows(x, targets, size, seed, dtype, held)
-    return source, source.take(held)
+        rows = np.unique(rng.integers(len(x), size=count))
+    else:
+        return Rows(x, targets, size, seed, dtype), None
+    source = Rows(x, targets, size, seed, dtype, rows)
+    return source, source.take(rows)
 
 
 def as_tensors(x: Any, targets: Any, dtype: torch.dtype) -> tuple[Tensor, Targets | None]:
-    """Signals and targets as tensors, signals and real targets in the given dtype."""
+    """Signals and targets as tensors; floating-point values are converted to `dtype`."""
     rows = slice(None)
     return _take(x, rows, dtype), _take_targets(targets, rows, dtype)
+
+
+def require_shape(batch: Batch, features: int) -> Batch:
+    """The batch, or a ValueError if its signals do not have shape (rows, features)."""
+    if batch.x.ndim != 2 or batch.x.shape[1] != features:
+        raise ValueError(f"a batch must have shape (rows, {features}), got {tuple(batch.x.shape)}")
+    return batch
+
+
+def _as_rows(held: Any, total: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Sorted row numbers without repetitions, or an error."""
+    rows = np.asarray(held)
+    if rows.ndim != 1 or rows.dtype.kind not in "iu":
+        raise ValueError(
+            f"held must be a list of row numbers, got {rows.dtype} of shape {rows.shape}"
+        )
+    rows = np.unique(rows.astype(np.int64))
+    if len(rows) == 0:
+        raise ValueError("held is empty; name at least one row, or use validation=False")
+    if not 0 <= rows[0] <= rows[-1] < total:
+        raise ValueError(
+            f"held must name rows from 0 to {total - 1}, got numbers from {rows[0]} to {rows[-1]}"
+        )
+    if len(rows) == total:
+        raise ValueError("held names all rows of x; leave some to train on")
+    return rows
 
 
 def _take(values: Any, rows: Any, dtype: torch.dtype) -> Tensor:
@@ -219,11 +331,17 @@ def _take(values: Any, rows: Any, dtype: torch.dtype) -> Tensor:
 
 
 def _take_targets(targets: Any, rows: Any, dtype: torch.dtype) -> Targets | None:
+    return _each(targets, lambda values: _take(values, rows, dtype))
+
+
+def _each(targets: Any, change: Any) -> Targets | None:
+    """The targets with a function applied to each array."""
     if targets is None:
         return None
     if isinstance(targets, Mapping):
-        return {name: _take(values, rows, dtype) for name, values in targets.items()}
-    return _take(targets, rows, dtype)
+        return {name: change(values) for name, values in targets.items()}
+    changed: Tensor = change(targets)
+    return changed
 
 
 def _named(targets: Any) -> dict[str, Any]:

@@ -19,12 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .batches import as_tensors
+from .batches import Batch, Targets, as_tensors
 from .dictionary import OnlineDictionary
-from .encoders.encoder import Encoder
+from .encoders.trainable import Trainable, require_members
+from .optimisation import CLIP, adam_state, adam_tensors, learning_rate
 from .persistence import below, read, write
-from .regimes import Batch, Regime, Targets, Unsupervised, as_regime
-from .training import CLIP, adam_state, adam_tensors, learning_rate
+from .regimes import Regime, Unsupervised, as_regime, record_regime
 
 __all__ = ["OnlineLearner", "Point"]
 
@@ -106,7 +106,7 @@ class OnlineLearner:
 
     def __init__(
         self,
-        encoder: Encoder,
+        encoder: Trainable,
         regime: Any = None,
         dictionary: OnlineDictionary | str | None = None,
         *,
@@ -118,13 +118,14 @@ class OnlineLearner:
         rate: float = 0.5,
         seed: int = 0,
     ) -> None:
-        if not isinstance(encoder, Encoder):
-            raise TypeError(f"encoder must be an encoder, got {type(encoder).__name__}")
+        require_members(encoder, "OnlineLearner")
+        if dictionary != "fixed":
+            require_members(encoder, "OnlineLearner with a dictionary", ("follow",))
         numbers = {"window": window, "memory": memory, "chunk": chunk, "steps": steps}
         for name, value in numbers.items():
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
-        self.encoder = encoder
+        self.encoder: Any = encoder
         self.regime: Regime = as_regime(Unsupervised() if regime is None else regime)
         self.dictionary: OnlineDictionary | None
         if dictionary is None:
@@ -147,10 +148,16 @@ class OnlineLearner:
         self._level = _Level()
         self._seen = _Rows()
         self._waiting = _Rows()
+        kinds = encoder.kinds()
+        self._trained = {
+            name: parameter
+            for name, parameter in encoder.named_parameters()
+            if kinds[name].role != "dictionary"
+        }
         self._optimiser = torch.optim.Adam(
             [
-                {"params": [p], "lr": rate * learning_rate(encoder, f"step.{name}", p.detach())}
-                for name, p in encoder.step.named_parameters()
+                {"params": [p], "lr": rate * learning_rate(kinds[name], p.detach())}
+                for name, p in self._trained.items()
             ]
         )
 
@@ -168,10 +175,8 @@ class OnlineLearner:
 
     def partial_fit(self, x: Any, targets: Any = None) -> OnlineLearner:
         """Learn from new samples; what does not fill a chunk yet waits for the next call."""
-        dtype = self.encoder.constants.dtype
-        signals, wanted = as_tensors(x, targets, dtype)
-        batch = Batch(signals, wanted).to(self.encoder.constants.device)
-        features = self.encoder.model.features
+        model, features = self.encoder.model, self.encoder.features
+        batch = Batch(*as_tensors(x, targets, model.dtype)).to(model.device)
         if batch.x.ndim != 2 or batch.x.shape[1] != features:
             raise ValueError(f"x must have shape (rows, {features}), got {tuple(batch.x.shape)}")
         if not bool(torch.isfinite(batch.x).all()):
@@ -179,24 +184,24 @@ class OnlineLearner:
         self._waiting.add(batch)
         while len(self._waiting) >= self.chunk:
             self._take(self._waiting.pop(self.chunk))
-        self.encoder.regime = self.regime.name
+        record_regime(self.regime, self.encoder)
         return self
 
     def _take(self, batch: Batch) -> None:
         encoder = self.encoder
         with torch.no_grad():
-            codes = encoder(batch.x)
-            value = float(encoder.model.objective(batch.x, codes).mean())
+            codes, signals, model = encoder(batch.x), encoder.prepare(batch.x), encoder.model
+            value = float(model.objective(signals, codes).mean())
             self._note(value, len(batch.x))
             if self.dictionary is not None:
                 if self._adaptive:
                     self._remember(self.dictionary)
-                coefficients, left = encoder.model.regression(batch.x, codes)
-                self.dictionary.count(left, coefficients)
-                self.dictionary.revive(left, coefficients)
+                coefficients, explained = model.regression(signals, codes)
+                self.dictionary.count(explained, coefficients)
+                self.dictionary.revive(explained, coefficients)
                 self.dictionary.renew()
                 for name, tensor in self.dictionary.dictionaries.items():
-                    getattr(encoder, name).copy_(tensor)
+                    model.dictionaries[name].copy_(tensor)
                 if self._level.chunks < YOUNG or self._level.chunks % FOLLOW_EVERY == 0:
                     encoder.follow()
         self._seen.add(batch)
@@ -220,7 +225,7 @@ class OnlineLearner:
         self._optimiser.zero_grad(set_to_none=True)
         loss = self.regime(self.encoder, self._seen.rows(rows))
         torch.autograd.backward(loss)
-        trained = [p for p in self.encoder.step.parameters() if p.grad is not None]
+        trained = [p for p in self._trained.values() if p.grad is not None]
         norm = nn.utils.clip_grad_norm_(trained, CLIP * max(abs(self._past), 1e-30))
         # a sample that blows up says nothing that could be learned from
         if bool(torch.isfinite(norm)) and bool(torch.isfinite(loss)):
@@ -283,7 +288,7 @@ class OnlineLearner:
         self._level = _Level(**info["level"])
         self._recent, self._past = info["recent"], info["past"]
         self.regime.state = info["regime"]
-        self.encoder.regime = self.regime.name
+        record_regime(self.regime, self.encoder)
         return self
 
     def _settings(self) -> dict[str, Any]:

@@ -164,6 +164,7 @@ def _build_encoder(what: dict[str, Any], tensors: Mapping[str, Tensor]) -> Encod
     kind: Any = class_of(Encoder, what["type"])
     encoder: Encoder = kind(model, **what["arguments"])
     encoder.regime = what["regime"]
+    encoder.minimises_objective = what["minimises_objective"]
     return encoder
 
 

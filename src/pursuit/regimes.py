@@ -1,24 +1,24 @@
-"""Regimes: what an encoder is trained for.
+"""Regimes: the losses that encoders are trained with.
 
-A regime maps (encoder, batch) to a loss, a mean over the batch. The four of the paper are here;
-they add up with weights, ``Supervised() + 0.1 * Unsupervised()``, and any callable
-``(encoder, batch) -> loss`` is a regime as well. They know encoders and models, and nothing of
-optimisers: that is `training`.
+A regime maps (encoder, batch) to a loss, a mean over the batch. The four regimes of the paper are
+defined here. Regimes can be added with weights, ``Supervised() + 0.1 * Unsupervised()``, and any
+callable ``(encoder, batch) -> loss`` is a regime too. They know encoders and models, but nothing
+of optimisers, which belong to `training`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from ._checks import as_number
+from .batches import Batch, Targets
 from .encoders.bank import EncoderBank
-from .encoders.encoder import Encoder
+from .encoders.trainable import Trainable, require_members
 from .models import SparseModel
 from .solvers.solve import solve
 
@@ -33,63 +33,41 @@ __all__ = [
     "Weighted",
 ]
 
-Targets = Tensor | Mapping[str, Tensor]
 Codes = Tensor | list[Tensor]
 
 
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """Some samples.
-
-    Attributes
-    ----------
-    x
-        Signals, shape (n, m).
-    targets
-        What the regime compares with: a matrix, labels, or named matrices; None if not needed.
-    rows
-        Where the samples stand in the data set, shape (n,), if it has an order.
-    total
-        The number of samples of the data set, if it is known.
-    """
-
-    x: Tensor
-    targets: Targets | None = None
-    rows: Tensor | None = None
-    total: int | None = None
-
-    def to(self, device: torch.device) -> Batch:
-        """The same samples on a device; `rows` stay where they are."""
-        if self.x.device == device:
-            return self
-        targets = self.targets
-        if isinstance(targets, Tensor):
-            targets = targets.to(device)
-        elif targets is not None:
-            targets = {name: values.to(device) for name, values in targets.items()}
-        return Batch(self.x.to(device), targets, self.rows, self.total)
-
-
 class Regime(ABC):
-    """What every regime can do; a new one implements `loss`."""
+    """The interface of all regimes; a new regime implements `loss`."""
 
-    #: how a trained encoder remembers it
+    #: the name that a trained encoder records as `Encoder.regime`
     name: str
+    #: whether training aims at the lowest objective of the model, by which `Encoder.best` chooses
+    minimises_objective: bool = False
 
     def __call__(self, encoder: nn.Module, batch: Batch) -> Tensor:
         return self.loss(encoder, batch, encoder(batch.x))
 
     @abstractmethod
     def loss(self, encoder: nn.Module, batch: Batch, codes: Codes) -> Tensor:
-        """The loss of given codes of the batch."""
+        """The loss of the codes of a batch, a scalar tensor.
+
+        Parameters
+        ----------
+        encoder
+            The encoder, or the bank, that computed the codes.
+        batch
+            The samples.
+        codes
+            Their codes, shape (n, q); for a bank a list with the codes of each encoder.
+        """
 
     def begin(self, encoder: nn.Module, batch: Batch) -> None:
-        """Look at the untrained encoder on a first batch, to set what is relative to the data."""
+        """Set what is relative to the data, from the untrained encoder and the first batch."""
         return
 
     @property
     def state(self) -> dict[str, float]:
-        """What `begin` has set, so that a run can be resumed."""
+        """The numbers that `begin` has set, for resuming a run."""
         return {}
 
     @state.setter
@@ -107,47 +85,49 @@ class Regime(ABC):
 
 
 class Unsupervised(Regime):
-    """``mean_i F(x_i, z_i) + phi(D)/n``: the model's own objective; needs no targets.
+    """``mean_i F(x_i, z_i) + phi(D)/n``: the objective of the model; needs no targets.
 
-    ``F(x, z) = 1/2 ||x - z D||^2 + psi(z)``. The dictionary's penalty phi counts once for the
-    whole data set, so each sample bears 1/n of it; it matters where a dictionary is trained
-    along.
+    ``F(x, z) = 1/2 ||x - z D||^2 + psi(z)``. The penalty phi of the dictionary counts only where
+    the dictionary is learned (`Batch.learns_dictionary`), and once for the whole data set, so
+    each sample has 1/n of it.
 
     Parameters
     ----------
     n
-        The size of the data set; by default that of the data at hand. For a stream with
-        forgetting beta it is ``1/(1 - beta)``.
+        The size of the data set; by default `Batch.total`. For a stream with forgetting factor
+        beta it is ``1/(1 - beta)``.
     """
 
     name = "unsupervised"
+    minimises_objective = True
 
     def __init__(self, n: float | None = None) -> None:
         self.n = n
 
     def loss(self, encoder: nn.Module, batch: Batch, codes: Codes) -> Tensor:
-        encoder, codes = _single(encoder, codes, self.name)
-        model = encoder.model
-        loss = model.objective(batch.x, codes).mean()
-        return loss + _dictionary_penalty(model, self.n or batch.total)
+        single, codes = _single(encoder, codes, self.name)
+        model = single.model
+        loss = model.objective(single.prepare(batch.x), codes).mean()
+        return loss + _dictionary_penalty(model, batch, self.n)
 
 
 class Approximation(Regime):
-    """``mean_i ||z_i - z_i*||^2``: the codes of the exact solver are the targets.
+    """``mean_i ||z_i - z_i*||^2``, the distance to the codes of the exact solver.
 
-    Codes are compared in the model's normalised coordinates, in which robust PCA weighs scores
-    and outliers alike. Each sample is solved when it is first met; the codes of data that can be
-    indexed are kept, as long as they take less than `cache` bytes.
+    Codes are compared in the normalised coordinates of the model, in which robust PCA weighs
+    scores and outliers alike. Each sample is solved when it is first drawn. The codes of samples
+    with row numbers are kept, if those of the whole data set take at most `cache` bytes.
 
     Parameters
     ----------
     tol
-        The relative gap of the targets.
+        The relative gap of the exact codes.
     cache
-        The most memory for targets, in bytes.
+        The memory limit for kept codes, in bytes.
     """
 
     name = "approximation"
+    minimises_objective = True
 
     def __init__(self, tol: float = 1e-6, cache: int = 2**28) -> None:
         self.tol, self.cache = tol, cache
@@ -156,9 +136,12 @@ class Approximation(Regime):
         self._source: tuple[Tensor, ...] = ()
 
     def loss(self, encoder: nn.Module, batch: Batch, codes: Codes) -> Tensor:
-        encoder, codes = _single(encoder, codes, self.name)
-        model = encoder.model
+        single, codes = _single(encoder, codes, self.name)
+        model = single.model
         with torch.no_grad():
+            x = single.prepare(batch.x)
+            # signals that are transformed may be transformed differently next time
+            batch = batch if x is batch.x else Batch(x)
             exact = model.to_normalised(self._targets(model, batch))
         return (model.to_normalised(codes) - exact).square().sum(dim=-1).mean()
 
@@ -176,7 +159,7 @@ class Approximation(Regime):
         return self._codes[batch.rows]
 
     def _forget_unless(self, model: SparseModel, batch: Batch) -> None:
-        """Start anew if the dictionary or the data set is another one."""
+        """Drop the kept codes if the dictionary or the data set has changed."""
         assert batch.total is not None
         dictionaries = tuple(tensor.detach() for tensor in model.dictionaries.values())
         same = len(self._source) == len(dictionaries) and all(
@@ -193,12 +176,13 @@ class Approximation(Regime):
 
 
 class Supervised(Regime):
-    """The distance to given signals, or to given parts of them.
+    """The distance to known signals, or to known parts of the signals.
 
     With a matrix y as target, ``mean_i signal ||y_i - z_i D||^2``. With parts,
     ``mean_i low_rank ||s_i D0 - l_i||^2 + sparse ||o_i D1 - o_i*||^2``, for targets
-    ``{"low_rank": l, "sparse": o}`` (either may be left out). To both are added
-    ``penalty (mean_i psi(z_i) + phi(D)/n)``. There is no 1/2 in front, unlike in the objective.
+    ``{"low_rank": l, "sparse": o}``, one of which may be missing. To both is added
+    ``penalty (mean_i psi(z_i) + phi(D)/n)``, with phi(D) where the dictionary is learned. There is
+    no factor 1/2 as in the objective.
 
     Parameters
     ----------
@@ -223,16 +207,17 @@ class Supervised(Regime):
         self.penalty = as_number(penalty, "penalty")
 
     def loss(self, encoder: nn.Module, batch: Batch, codes: Codes) -> Tensor:
-        encoder, codes = _single(encoder, codes, self.name)
-        model = encoder.model
+        single, codes = _single(encoder, codes, self.name)
+        model = single.model
         if isinstance(batch.targets, Mapping):
             loss = self._parts(model, batch.targets, codes)
         else:
-            targets = _matrix(batch.targets, batch.x.shape, self.name)
-            loss = self.signal * _distance(model.decode(codes), targets)
+            decoded = model.decode(codes)
+            targets = _matrix(batch.targets, decoded.shape, self.name)
+            loss = self.signal * _distance(decoded, targets)
         if self.penalty > 0:
             loss = loss + self.penalty * (
-                model.penalty.value(codes).mean() + _dictionary_penalty(model, batch.total)
+                model.penalty.value(codes).mean() + _dictionary_penalty(model, batch)
             )
         return loss
 
@@ -240,20 +225,20 @@ class Supervised(Regime):
         parts = model.split(codes)
         loss = codes.new_zeros(())
         for name, target in targets.items():
-            found = getattr(parts, name) if name in ("low_rank", "sparse") else None
-            if found is None:
+            part = getattr(parts, name) if name in ("low_rank", "sparse") else None
+            if part is None:
                 known = [n for n in ("low_rank", "sparse") if getattr(parts, n) is not None]
                 raise ValueError(
                     f"targets name {name!r}, but {type(model).__name__} has "
                     f"{' and '.join(map(repr, known))}"
                 )
             weight = getattr(self, name)
-            loss = loss + weight * _distance(found, _matrix(target, found.shape, self.name))
+            loss = loss + weight * _distance(part, _matrix(target, part.shape, self.name))
         return loss
 
 
 class Discriminative(Regime):
-    """Codes that tell classes apart; the targets are labels.
+    """Codes that separate classes; the targets are labels.
 
     For an `EncoderBank`, with the reconstruction errors ``e_j = ||x - decode_j(z_j)||^2`` and
     the label l: ``mean_i e_l + sum_{j != l} max(0, margin - e_j)``.
@@ -265,10 +250,10 @@ class Discriminative(Regime):
     Parameters
     ----------
     margin
-        In units of what the untrained encoder has on a first batch: the median error of the wrong
-        classes, or the median energy of the active blocks.
+        The margin, relative to a median of the untrained encoder on the first batch: of the
+        errors of the wrong classes, or of the energies of the active blocks.
     absolute
-        Whether the margin is meant in the unit of ``||x||^2`` instead.
+        Whether the margin is in the unit of ``||x||^2`` instead.
     """
 
     name = "discriminative"
@@ -286,7 +271,7 @@ class Discriminative(Regime):
             chosen = measure[~active] if isinstance(encoder, EncoderBank) else measure[active]
             unit = float(chosen.median()) if len(chosen) > 0 else 0.0
         if unit <= 0:
-            # nothing is active yet: the energy of the signals is the only yardstick left
+            # nothing is active yet, so the energy of the signals is used
             unit = float(batch.x.square().sum(dim=-1).median())
         self._unit = unit
 
@@ -313,15 +298,16 @@ class Discriminative(Regime):
             assert isinstance(codes, list)
             measure = torch.stack(
                 [
-                    own.model.residual(batch.x, z).square().sum(dim=-1)
-                    for own, z in zip(encoder, codes, strict=True)
+                    member.model.residual(member.prepare(batch.x), z).square().sum(dim=-1)
+                    for member, z in zip(encoder, codes, strict=True)
                 ],
                 dim=-1,
             )
         else:
-            encoder, codes = _single(encoder, codes, self.name)
-            labels = encoder.model.block_labels.to(codes.device)
-            energies = codes.new_zeros(len(codes), len(encoder.model.blocks))
+            single, codes = _single(encoder, codes, self.name)
+            model = single.model
+            labels = model.block_labels.to(codes.device)
+            energies = codes.new_zeros(len(codes), len(model.blocks))
             measure = energies.index_add(-1, labels, codes.square())
         return measure, _one_hot(batch.targets, measure.shape)
 
@@ -339,19 +325,28 @@ class Custom(Regime):
 
     def loss(self, encoder: nn.Module, batch: Batch, codes: Codes) -> Tensor:
         raise TypeError(
-            "a callable as regime computes its own codes, so it has no losses of single layers; "
+            "a callable as regime computes the codes itself, so it has no losses of single layers; "
             "derive from Regime for that"
         )
 
 
 class Weighted(Regime):
-    """``sum_k w_k loss_k``: several regimes at once."""
+    """``sum_k w_k loss_k``, a weighted sum of regimes.
+
+    It minimises the objective of the model if all of its terms do.
+
+    Parameters
+    ----------
+    terms
+        Pairs of a weight and a regime.
+    """
 
     def __init__(self, terms: list[tuple[float, Regime]]) -> None:
         self.terms: list[tuple[float, Regime]] = []
         for weight, regime in terms:
             inner = regime.terms if isinstance(regime, Weighted) else [(1.0, regime)]
-            self.terms += [(weight * own, part) for own, part in inner]
+            self.terms += [(weight * factor, part) for factor, part in inner]
+        self.minimises_objective = all(part.minimises_objective for _, part in self.terms)
         self.name = " + ".join(
             regime.name if weight == 1 else f"{weight:g} {regime.name}"
             for weight, regime in self.terms
@@ -389,7 +384,7 @@ class Weighted(Regime):
 
 
 def as_regime(regime: Any) -> Regime:
-    """A regime, or a callable made into one."""
+    """The regime itself, or a callable as a `Custom` regime."""
     if isinstance(regime, Regime):
         return regime
     if isinstance(regime, type) or not callable(regime):
@@ -399,29 +394,42 @@ def as_regime(regime: Any) -> Regime:
     return Custom(regime)
 
 
-def _single(encoder: nn.Module, codes: Codes, name: str) -> tuple[Encoder, Tensor]:
-    if not isinstance(encoder, Encoder) or not isinstance(codes, Tensor):
+def record_regime(regime: Regime, module: nn.Module) -> None:
+    """Record in all encoders within a module what they were trained for."""
+    parts: Iterator[Any] = module.modules()
+    for part in parts:
+        if hasattr(part, "regime"):
+            part.regime = regime.name
+            part.minimises_objective = regime.minimises_objective
+
+
+def _single(encoder: nn.Module, codes: Codes, name: str) -> tuple[Trainable, Tensor]:
+    """The arguments, or a TypeError if they are a bank and its codes."""
+    if isinstance(encoder, EncoderBank) or not isinstance(codes, Tensor):
         raise TypeError(f"the {name} regime is for one encoder, got {type(encoder).__name__}")
-    return encoder, codes
+    require_members(encoder, f"the {name} regime", ("model", "prepare"))
+    return cast(Trainable, encoder), codes
 
 
-def _dictionary_penalty(model: SparseModel, n: float | None) -> Tensor:
-    """``phi(D)/n`` of the dictionaries that are trained."""
+def _dictionary_penalty(model: SparseModel, batch: Batch, n: float | None = None) -> Tensor:
+    """``phi(D)/n`` where the dictionary is learned, else 0; n is by default `batch.total`."""
     penalty = model.dictionary.new_zeros(())
+    if not batch.learns_dictionary:
+        return penalty
+    samples = n or batch.total
     for name, constraint in model.constraints.items():
-        dictionary = model.dictionaries[name]
-        if constraint.ridge > 0 and dictionary.requires_grad:
-            if n is None:
+        if constraint.ridge > 0:
+            if samples is None:
                 raise ValueError(
                     "the dictionary's penalty counts once for the whole data set, whose size is "
                     "not known here; give it as Unsupervised(n=...)"
                 )
-            penalty = penalty + constraint.value(dictionary) / n
+            penalty = penalty + constraint.value(model.dictionaries[name]) / samples
     return penalty
 
 
-def _distance(found: Tensor, target: Tensor) -> Tensor:
-    return (found - target).square().sum(dim=-1).mean()
+def _distance(decoded: Tensor, target: Tensor) -> Tensor:
+    return (decoded - target).square().sum(dim=-1).mean()
 
 
 def _matrix(target: Targets | None, shape: torch.Size, name: str) -> Tensor:

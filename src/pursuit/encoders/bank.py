@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from ..runtime.program import Program
-from .encoder import Encoder
+from .trainable import Kind, Trainable, require_members
 
 __all__ = ["EncoderBank"]
 
@@ -20,7 +20,7 @@ class EncoderBank(nn.Module):
     Parameters
     ----------
     encoders
-        One encoder a class.
+        One encoder for each class, or modules with the same members (see `Trainable`).
     shared
         "low_rank": the encoders' low-rank dictionaries, which must be equal, become one and the
         same parameter, the background that all classes have in common. None: nothing is shared.
@@ -34,31 +34,30 @@ class EncoderBank(nn.Module):
     [0, 1]
     """
 
-    def __init__(self, encoders: Sequence[Encoder], shared: str | None = "low_rank") -> None:
+    def __init__(self, encoders: Sequence[Trainable], shared: str | None = "low_rank") -> None:
         super().__init__()
         if len(encoders) == 0:
             raise ValueError("encoders is empty; give one encoder for each class")
         for encoder in encoders:
-            if not isinstance(encoder, Encoder):
-                raise TypeError(f"encoders must be encoders, got {type(encoder).__name__}")
-        widths = [encoder.model.features for encoder in encoders]
+            require_members(encoder, "EncoderBank")
+        widths = [encoder.features for encoder in encoders]
         if len(set(widths)) > 1:
             raise ValueError(f"the encoders take signals of different widths: {widths}")
         if shared not in ("low_rank", None):
             raise ValueError(f"shared must be 'low_rank' or None, got {shared!r}")
         if shared == "low_rank":
             _share_low_rank(encoders)
-        self.encoders = nn.ModuleList(encoders)
+        self.encoders = nn.ModuleList([cast(nn.Module, encoder) for encoder in encoders])
         self.shared = shared
 
     def __len__(self) -> int:
         return len(self.encoders)
 
-    def __iter__(self) -> Iterator[Encoder]:
-        return (cast(Encoder, encoder) for encoder in self.encoders)
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.encoders)
 
-    def __getitem__(self, number: int) -> Encoder:
-        return cast(Encoder, self.encoders[number])
+    def __getitem__(self, number: int) -> Any:
+        return self.encoders[number]
 
     def forward(self, x: Tensor) -> list[Tensor]:
         """The codes of each encoder, each of shape (n, q_j)."""
@@ -66,8 +65,16 @@ class EncoderBank(nn.Module):
 
     def errors(self, x: Tensor) -> Tensor:
         """``||x - decode(codes)||^2`` of each encoder, shape (n, classes)."""
-        errors = [encoder.model.residual(x, encoder(x)).square().sum(dim=-1) for encoder in self]
-        return torch.stack(errors, dim=-1)
+        residuals = [encoder.model.residual(encoder.prepare(x), encoder(x)) for encoder in self]
+        return torch.stack([residual.square().sum(dim=-1) for residual in residuals], dim=-1)
+
+    def kinds(self) -> dict[str, Kind]:
+        """What each parameter is; a shared one is named once for each encoder."""
+        return {
+            f"encoders.{number}.{name}": kind
+            for number, encoder in enumerate(self)
+            for name, kind in encoder.kinds().items()
+        }
 
     def programs(self) -> list[Program]:
         """Return the program of each encoder."""
@@ -79,8 +86,8 @@ class EncoderBank(nn.Module):
             encoder.project_()
 
 
-def _share_low_rank(encoders: Sequence[Encoder]) -> None:
-    common: nn.Parameter | None = None
+def _share_low_rank(encoders: Sequence[Trainable]) -> None:
+    common: Tensor | None = None
     for number, encoder in enumerate(encoders):
         name = encoder.model.dictionary_of("low_rank")
         if name is None:
@@ -89,12 +96,20 @@ def _share_low_rank(encoders: Sequence[Encoder]) -> None:
                 f"encoder {number} is for {kind}, which has no low-rank dictionary to share; "
                 "use LowRankSparse, RobustPCA or RobustNMF, or shared=None"
             )
-        own: nn.Parameter = getattr(encoder, name)
+        dictionary = encoder.model.dictionaries[name]
         if common is None:
-            common = own
-        elif not torch.equal(own, common):
+            common = dictionary
+        elif not torch.equal(dictionary, common):
             raise ValueError(
                 f"the low-rank dictionary of encoder {number} differs from that of encoder 0; "
                 "build all models with the same one"
             )
-        setattr(encoder, name, common)
+        _replace(cast(nn.Module, encoder), dictionary, common)
+
+
+def _replace(module: nn.Module, old: Tensor, new: Tensor) -> None:
+    """Put a parameter in the place of another, wherever it is in a module."""
+    for part in module.modules():
+        for name, parameter in list(part.named_parameters(recurse=False)):
+            if parameter is old:
+                setattr(part, name, new)

@@ -25,6 +25,7 @@ from ..runtime.program import FORM, Program
 from .forms import Layer
 from .lowering import lower
 from .steps import STEPS, Model, Quadratic, Setting, Step
+from .trainable import Kind
 
 __all__ = ["Encoder"]
 
@@ -33,9 +34,6 @@ __all__ = ["Encoder"]
 TILE_NUMBERS = 3 * 2**15
 #: the most rows of a tile
 TILE_ROWS = 1024
-
-#: regimes after which the lowest objective is not what an encoder is for
-OTHER_AIMS = {"supervised", "discriminative"}
 
 STRUCTURES = ("auto", "dense", "structured")
 
@@ -49,7 +47,9 @@ class Encoder(Registered, nn.Module):
     Attributes
     ----------
     regime
-        What it was trained for, None before training.
+        The name of the regime that it was trained with, None before training.
+    minimises_objective
+        Whether that regime aims at the lowest objective of the model, None before training.
     """
 
     constants: Tensor
@@ -76,6 +76,7 @@ class Encoder(Registered, nn.Module):
         self._layers = layers
         self._step_name = step
         self.regime: str | None = None
+        self.minimises_objective: bool | None = None
         for name, tensor in model.dictionaries.items():
             frozen = nn.Parameter(tensor.detach().clone(), requires_grad=False)
             self.register_parameter(name, frozen)
@@ -128,6 +129,11 @@ class Encoder(Registered, nn.Module):
         """
         names = self._template.dictionaries
         return self._template.rebind({name: getattr(self, name) for name in names}, self.units)
+
+    @property
+    def features(self) -> int:
+        """m, the width of the signals."""
+        return self._template.features
 
     @property
     def living_model(self) -> SparseModel:
@@ -214,6 +220,7 @@ class Encoder(Registered, nn.Module):
             "arguments": self.config,
             "model": describe_model(self._template),
             "regime": self.regime,
+            "minimises_objective": self.minimises_objective,
         }
 
     def _program_info(self) -> dict[str, Any]:
@@ -259,8 +266,7 @@ class Encoder(Registered, nn.Module):
         for encoders that are meant to minimise the model's objective, and costs one more
         product with the dictionary in each layer.
         """
-        aims = {term.split()[-1] for term in (self.regime or "none").split(" + ")}
-        if aims & OTHER_AIMS:
+        if self.minimises_objective is False:
             raise ValueError(
                 f"the encoder was trained for {self.regime!r}, not to minimise the objective by "
                 "which best would choose; call the encoder itself"
@@ -279,6 +285,17 @@ class Encoder(Registered, nn.Module):
             return codes
 
         return self._by_tiles(lowest, x)
+
+    def prepare(self, x: Tensor) -> Tensor:
+        """The signals that the model describes: x itself."""
+        return x
+
+    def kinds(self) -> dict[str, Kind]:
+        """What each parameter is, the dictionaries included, by the names of `named_parameters`."""
+        constants = self.living_model.normalised.coordinate_constants
+        steps = self.step.kinds(float(constants.mean().sqrt()))
+        dictionaries = {name: Kind("dictionary") for name in self._template.dictionaries}
+        return dictionaries | {f"step.{name}": kind for name, kind in steps.items()}
 
     def project_(self) -> None:
         """Restore what must hold after an update of the parameters: thresholds >= 0."""

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from ..penalties import Penalty
 from .forms import Form, Gram, Layer, Mix, Residual
+from .trainable import Kind
 
 __all__ = ["STEPS", "Coupled", "Free", "Model", "Setting", "Step"]
 
@@ -133,6 +134,16 @@ class Step(nn.Module):
         """Whether a layer without momentum has a step size of its own."""
         return True
 
+    def kinds(self, atom_norm: float) -> dict[str, Kind]:
+        """What each parameter is, by its name; a step with further parameters adds them.
+
+        Parameters
+        ----------
+        atom_norm
+            The root mean square norm of the normalised model's atoms, the unit of matrices.
+        """
+        return {} if self.mixing is None else {"mixing": Kind("scalar")}
+
     def project_(self) -> None:
         """Put every threshold that has become negative back to zero; for after an update."""
         with torch.no_grad():
@@ -188,6 +199,13 @@ class _Weighted(Step):
         else:
             self.register_parameter("outlier_step", None)
 
+    def kinds(self, atom_norm: float) -> dict[str, Kind]:
+        kinds = super().kinds(atom_norm) | {"weight": Kind("matrix", 1 / atom_norm)}
+        kinds |= {
+            f"thresholds.{number}": Kind("threshold") for number in range(len(self.thresholds))
+        }
+        return kinds if self.outlier_step is None else kinds | {"outlier_step": Kind("diagonal")}
+
     def _stack(self, tensor: Tensor) -> Tensor:
         """One copy for all layers or one for each, along a new first dimension."""
         return tensor.detach().expand(self._copies(), *tensor.shape).clone()
@@ -221,6 +239,10 @@ class Free(_Weighted):
         matrix = start.coupling(start.weight) if setting.dense else start.atoms
         matrix = matrix.detach().expand(products, *matrix.shape).clone()
         self.coupling = nn.Parameter(matrix)
+
+    def kinds(self, atom_norm: float) -> dict[str, Kind]:
+        unit = 1.0 if self.setting.dense else atom_norm
+        return super().kinds(atom_norm) | {"coupling": Kind("matrix", unit)}
 
     def _has_rates(self) -> bool:
         return any(rate != 1 for rate in self.setting.rates)
@@ -268,6 +290,9 @@ class Model(Step):
         self.factors = nn.Parameter(
             torch.tensor(setting.rates, dtype=torch.float64).to(start.atoms)
         )
+
+    def kinds(self, atom_norm: float) -> dict[str, Kind]:
+        return super().kinds(atom_norm) | {"factors": Kind("scalar")}
 
     def _forms(self, now: Quadratic) -> list[Form]:
         form: Form

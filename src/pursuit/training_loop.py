@@ -1,0 +1,473 @@
+"""The loop of `fit`: steps, validation, rollbacks, checkpoints.
+
+All randomness is drawn from the seed and the number of the step, so an interrupted run resumes
+from its checkpoint bit for bit.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from ._checks import require_choice
+from .batches import Batch, Source
+from .dictionary import OnlineDictionary
+from .encoders.bank import EncoderBank
+from .encoders.trainable import Trainable, require_members
+from .optimisation import CLIP, adam_state, adam_tensors, default_steps, learning_rate
+from .persistence import below, read, write
+from .progress import Callback, Progress
+from .regimes import Regime, record_regime
+
+__all__ = ["History", "Run"]
+
+logger = logging.getLogger(__name__)
+
+#: the number of validations in a run, and the number without improvement after which it ends
+LOOKS, PATIENCE = 40, 15
+#: the smallest number of steps between two validations
+SHORTEST = 10
+#: a loss above this multiple of its running mean has exploded
+EXPLODED = 10.0
+#: a state may be rolled back to if its validation loss exceeds the lowest by at most this fraction
+GOOD = 0.1
+#: the number of rollbacks after which a run ends
+MOST_ROLLBACKS = 8
+#: the number of rows that validation encodes at a time
+VALIDATION_ROWS = 2048
+#: the number of samples over which dictionary="statistics" averages at most
+MEMORY = 10_000
+
+
+@dataclass
+class History:
+    """The record of a run.
+
+    Attributes
+    ----------
+    loss
+        The mean training loss between two validations.
+    validation
+        The loss on the held-out rows at each validation; empty without held-out rows.
+    looked
+        The step of each validation.
+    best_step
+        The step whose parameters were kept.
+    rollbacks
+        The steps at which an exploded loss was rolled back.
+    steps
+        The number of steps.
+    seconds
+        Their time, over all parts of an interrupted run.
+    """
+
+    loss: list[float] = field(default_factory=list)
+    validation: list[float] = field(default_factory=list)
+    looked: list[int] = field(default_factory=list)
+    best_step: int = 0
+    rollbacks: list[int] = field(default_factory=list)
+    steps: int = 0
+    seconds: float = 0.0
+
+
+class Run:
+    """One training run: the state that changes from step to step, and how it changes."""
+
+    def __init__(
+        self,
+        encoder: Trainable | EncoderBank,
+        regime: Regime,
+        dictionary: str,
+        *,
+        steps: int | None,
+        seed: int,
+        rate: float,
+        layerwise: float,
+        batch_size: int,
+    ) -> None:
+        require_choice(dictionary, ("fixed", "gradient", "statistics"), "dictionary")
+        if steps is not None and steps < 1:
+            raise ValueError(f"steps must be at least 1, got {steps}")
+        if not 0 < rate < math.inf:
+            raise ValueError(f"rate must be positive and finite, got {rate}")
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        if layerwise < 0:
+            raise ValueError(f"layerwise must not be negative, got {layerwise}")
+        self.members = _members(encoder, steps is None, layerwise > 0)
+        if dictionary == "statistics" and len(self.members) > 1:
+            raise ValueError("dictionary='statistics' is for one encoder; a bank takes 'gradient'")
+        if layerwise > 0 and len(self.members) > 1:
+            raise ValueError("layerwise losses are for one encoder, not for a bank")
+        self.encoder = cast(nn.Module, encoder)
+        self.regime, self.dictionary, self.layerwise = regime, dictionary, layerwise
+        self.steps = default_steps(self.members) if steps is None else steps
+        model = self.members[0].model
+        self.features = self.members[0].features
+        self.dtype, self.device = model.dtype, model.device
+        self.settings: dict[str, Any] = {
+            "steps": self.steps,
+            "seed": seed,
+            "rate": rate,
+            "dictionary": dictionary,
+            "regime": regime.name,
+            "layerwise": layerwise,
+            "batch_size": batch_size,
+        }
+        self.kinds = encoder.kinds()
+        everything = dict(self.encoder.named_parameters())
+        undeclared = [name for name in everything if name not in self.kinds]
+        if undeclared:
+            raise TypeError(
+                f"{type(encoder).__name__}.kinds() must name all parameters, but "
+                f"{', '.join(undeclared)} is missing; add it with its Kind"
+            )
+        #: everything that is learned, by the optimiser or from the statistics
+        self.parameters = {
+            name: parameter
+            for name, parameter in everything.items()
+            if dictionary != "fixed" or self.kinds[name].role != "dictionary"
+        }
+        self.history = History()
+        self.factor = rate
+        self.running = math.nan
+        self.scale = 1.0
+        self.best: dict[str, Tensor] = {}
+        self.lowest = math.inf
+        self.stale = 0
+        self.online: OnlineDictionary | None = None
+
+    # ---- the loop ---------------------------------------------------------------------
+
+    def train(
+        self,
+        source: Source,
+        held_out: Batch | None,
+        checkpoint: Path | None,
+        callback: Callback | None,
+    ) -> None:
+        with self._gradients() as by_gradient:
+            self.optimiser = torch.optim.Adam(self._groups(by_gradient))
+            self._loop(source, held_out, checkpoint, callback)
+        record_regime(self.regime, self.encoder)
+
+    @contextmanager
+    def _gradients(self) -> Iterator[dict[str, nn.Parameter]]:
+        """Switch gradients on for exactly the parameters that the optimiser trains.
+
+        Yields these parameters; the flags are restored at the end.
+        """
+        everything = dict(self.encoder.named_parameters())
+        flags = {name: parameter.requires_grad for name, parameter in everything.items()}
+        by_gradient = {
+            name: parameter
+            for name, parameter in self.parameters.items()
+            if self.dictionary == "gradient" or self.kinds[name].role != "dictionary"
+        }
+        for name, parameter in everything.items():
+            parameter.requires_grad_(name in by_gradient)
+        try:
+            yield by_gradient
+        finally:
+            for name, parameter in everything.items():
+                parameter.requires_grad_(flags[name])
+                parameter.grad = None
+
+    def _groups(self, by_gradient: dict[str, nn.Parameter]) -> list[dict[str, Any]]:
+        """One group for each parameter; "base" is its learning rate at the start."""
+        return [
+            {"params": [parameter], "lr": base, "base": base}
+            for name, parameter in by_gradient.items()
+            for base in [learning_rate(self.kinds[name], parameter.detach())]
+        ]
+
+    def _loop(
+        self,
+        source: Source,
+        held_out: Batch | None,
+        checkpoint: Path | None,
+        callback: Callback | None,
+    ) -> None:
+        started = time.perf_counter()
+        self.total = source.total
+        if self.dictionary == "statistics":
+            size = min(source.total or MEMORY, MEMORY)
+            # of a source of unknown size, phi(D) counts once for the samples that are remembered
+            self.total = source.total or size
+            model = self.members[0].model
+            self.online = OnlineDictionary.of(model, beta=1 - 1 / size, total=source.total)
+        if held_out is not None:
+            held_out = self._ready(held_out)
+        first = self._resume(checkpoint)
+        if first == 0:
+            self._begin(source, held_out)
+        source.seek(first)
+        losses: list[float] = []
+        every = max(SHORTEST, self.steps // LOOKS)
+        earlier = self.history.seconds
+        for step in range(first, self.steps):
+            batch = source.batch(step)
+            if batch is None:  # the end of a one-time iterator; the last losses count too
+                if losses:
+                    self._look(step, losses, held_out)
+                break
+            if checkpoint is not None:
+                # what a regime keeps for a row would depend on where a run was resumed
+                batch = replace(batch, rows=None)
+            losses.append(self._step(step, self._ready(batch)))
+            self.history.steps = step + 1
+            if (step + 1) % every == 0 or step + 1 == self.steps:
+                finished = self._look(step + 1, losses, held_out) or step + 1 == self.steps
+                self.history.seconds = earlier + time.perf_counter() - started
+                losses = []
+                if checkpoint is not None:
+                    self._write(checkpoint, finished)
+                # a run that the callback ends is not finished, and its checkpoint resumes it
+                if (callback is not None and callback(self._progress())) or finished:
+                    break
+        self.history.seconds = earlier + time.perf_counter() - started
+        if self.best:
+            self._restore(self.best)
+
+    def _ready(self, batch: Batch) -> Batch:
+        """The batch on the device of the encoder, with what regimes must know about the run."""
+        learns = self.dictionary != "fixed"
+        return replace(batch, total=self.total, learns_dictionary=learns).to(self.device)
+
+    def _begin(self, source: Source, held_out: Batch | None) -> None:
+        """Before the first step: set what is relative to the data, and the first good state."""
+        batch = self._ready(source.first())
+        self.regime.begin(self.encoder, batch)
+        with torch.no_grad():
+            start = float(self._loss(batch))
+        if not math.isfinite(start):
+            raise ValueError(
+                f"the loss of the untrained encoder is {start}; check the data and the regime"
+            )
+        self.scale = max(abs(start), torch.finfo(torch.float32).tiny)
+        if held_out is not None:
+            self.lowest = self._validate(held_out)
+            self.best = self._snapshot()
+        self._keep()
+
+    def _step(self, step: int, batch: Batch) -> float:
+        cosine = 0.5 * (1 + math.cos(math.pi * step / self.steps))
+        for group in self.optimiser.param_groups:
+            group["lr"] = group["base"] * self.factor * cosine
+        self.optimiser.zero_grad(set_to_none=True)
+        loss = self._loss(batch)
+        value = loss.item()
+        if self._has_exploded(value):
+            self._roll_back(step, value)
+            return self.running
+        torch.autograd.backward(loss)
+        trained = [p for p in self.parameters.values() if p.grad is not None]
+        norm = nn.utils.clip_grad_norm_(trained, CLIP * self.scale)
+        if not bool(torch.isfinite(norm)):
+            self._roll_back(step, value)
+            return self.running
+        self.optimiser.step()
+        self._project(batch)
+        self.running = value if math.isnan(self.running) else 0.95 * self.running + 0.05 * value
+        return value
+
+    def _loss(self, batch: Batch) -> Tensor:
+        if self.layerwise == 0:
+            return self.regime(self.encoder, batch)
+        *earlier, last = cast(Any, self.encoder).iterates(batch.x)
+        loss = self.regime.loss(self.encoder, batch, last)
+        if earlier:
+            each = [self.regime.loss(self.encoder, batch, codes) for codes in earlier]
+            loss = loss + self.layerwise * torch.stack(each).mean()
+        return loss
+
+    def _project(self, batch: Batch) -> None:
+        """Restore the constraints on the parameters, and solve for the dictionary if asked to."""
+        for member in self.members:
+            member.project_()
+        with torch.no_grad():
+            if self.dictionary == "gradient":
+                for member in self.members:
+                    model = member.model
+                    for name, constraint in model.constraints.items():
+                        tensor = model.dictionaries[name]
+                        tensor.copy_(constraint.project(tensor))
+            elif self.online is not None:
+                (member,) = self.members
+                model = member.model
+                signals = member.prepare(batch.x)
+                coefficients, targets = model.regression(signals, member(batch.x))
+                self.online.update(targets, coefficients)
+                for name, tensor in self.online.dictionaries.items():
+                    model.dictionaries[name].copy_(tensor)
+
+    # ---- validation, the best state, rollbacks ----------------------------------------
+
+    def _look(self, step: int, losses: list[float], held_out: Batch | None) -> bool:
+        """Validate and keep the best and the last good state.
+
+        Returns whether the run should end.
+        """
+        history = self.history
+        history.looked.append(step)
+        history.loss.append(sum(losses) / max(len(losses), 1))
+        if len(history.rollbacks) >= MOST_ROLLBACKS:
+            logger.warning("the loss keeps exploding; training ends after step %d", step)
+            return True
+        if held_out is None:
+            history.best_step = step
+            self._keep()
+            return False
+        value = self._validate(held_out)
+        history.validation.append(value)
+        if value - self.lowest <= GOOD * abs(self.lowest):
+            self._keep()  # a state that blows up on a few rows is not a good one
+        if value < self.lowest:
+            self.lowest, self.best, self.stale = value, self._snapshot(), 0
+            history.best_step = step
+        else:
+            self.stale += 1
+        return self.stale >= PATIENCE
+
+    def _validate(self, held_out: Batch) -> float:
+        total = 0.0
+        with torch.no_grad():
+            for start in range(0, len(held_out.x), VALIDATION_ROWS):
+                part = held_out.part(slice(start, start + VALIDATION_ROWS))
+                total += float(self.regime(self.encoder, part)) * len(part.x)
+        value = total / len(held_out.x)
+        return value if math.isfinite(value) else math.inf
+
+    def _has_exploded(self, loss: float) -> bool:
+        if not math.isfinite(loss):
+            return True
+        return loss > self.running + EXPLODED * max(abs(self.running), 0.01 * self.scale)
+
+    def _keep(self) -> None:
+        self.good = self._snapshot()
+        self.good_optimiser = copy.deepcopy(self.optimiser.state_dict())
+
+    def _roll_back(self, step: int, loss: float) -> None:
+        self._restore(self.good)
+        if self.online is not None:
+            self.online.restart(self.members[0].model.dictionaries)
+        self.optimiser.load_state_dict(copy.deepcopy(self.good_optimiser))
+        self.factor /= 2
+        self.history.rollbacks.append(step)
+        logger.warning(
+            "step %d: the loss went to %.3g; back to the last good state, with half the rate",
+            step,
+            loss,
+        )
+
+    def _snapshot(self) -> dict[str, Tensor]:
+        return {name: p.detach().clone() for name, p in self.parameters.items()}
+
+    def _restore(self, snapshot: dict[str, Tensor]) -> None:
+        with torch.no_grad():
+            for name, parameter in self.parameters.items():
+                parameter.copy_(snapshot[name])
+
+    def _progress(self) -> Progress:
+        history = self.history
+        return Progress(
+            stage="training",
+            done=history.steps,
+            total=self.steps,
+            loss=history.loss[-1],
+            validation=history.validation[-1] if history.validation else None,
+            seconds=history.seconds,
+        )
+
+    # ---- checkpoints ------------------------------------------------------------------
+
+    def _write(self, path: Path, finished: bool) -> None:
+        tensors = {f"now.{name}": tensor for name, tensor in self._snapshot().items()}
+        tensors |= {f"best.{name}": tensor for name, tensor in self.best.items()}
+        tensors |= {f"good.{name}": tensor for name, tensor in self.good.items()}
+        for prefix, state in (("now", self.optimiser.state_dict()), ("good", self.good_optimiser)):
+            moments = adam_tensors(state)
+            tensors |= {f"adam.{prefix}.{name}": value for name, value in moments.items()}
+        if self.online is not None:
+            tensors |= {f"online.{key}": value for key, value in self.online.state.items()}
+        info = {
+            "kind": "checkpoint",
+            "settings": self.settings,
+            "history": asdict(self.history),
+            "regime": self.regime.state,
+            "rates": [group["base"] for group in self.optimiser.param_groups],
+            "factor": self.factor,
+            "running": self.running,
+            "scale": self.scale,
+            "lowest": self.lowest,
+            "stale": self.stale,
+            "finished": finished,
+        }
+        write(path, tensors, info)
+
+    def _resume(self, path: Path | None) -> int:
+        """Restore the run from its checkpoint, if there is one.
+
+        Returns the next step.
+        """
+        if path is None or not path.exists():
+            return 0
+        tensors, info = read(path)
+        if info.get("kind") != "checkpoint":
+            raise ValueError(f"{path} is not the checkpoint of a run, but {info.get('kind')!r}")
+        if info["settings"] != self.settings:
+            keys = {**info["settings"], **self.settings}
+            changed = [k for k in keys if info["settings"].get(k) != self.settings.get(k)]
+            raise ValueError(
+                f"{path} is the checkpoint of another run: {', '.join(changed)} differ; "
+                "remove the file or give another one"
+            )
+        now, best, good = (below(tensors, f"{prefix}.") for prefix in ("now", "best", "good"))
+        for name, parameter in self.parameters.items():
+            if name not in now or now[name].shape != parameter.shape:
+                raise ValueError(f"{path} is the checkpoint of another encoder: see {name}")
+        self._restore(now)
+        self.best, self.good = best, good
+        for group, base in zip(self.optimiser.param_groups, info["rates"], strict=True):
+            group["base"] = base
+        self.optimiser.load_state_dict(adam_state(self.optimiser, below(tensors, "adam.now.")))
+        self.good_optimiser = adam_state(self.optimiser, below(tensors, "adam.good."))
+        if self.online is not None:
+            self.online.state = below(tensors, "online.")
+        self.history = History(**info["history"])
+        self.regime.state = info["regime"]
+        self.factor, self.running = info["factor"], info["running"]
+        self.scale, self.lowest, self.stale = info["scale"], info["lowest"], info["stale"]
+        return self.steps if info["finished"] else self.history.steps
+
+
+def _members(encoder: Any, sized: bool, layerwise: bool) -> list[Trainable]:
+    """The encoders to train, or a TypeError that names what one of them lacks.
+
+    Parameters
+    ----------
+    encoder
+        The first argument of `fit`.
+    sized
+        Whether the default number of steps is needed.
+    layerwise
+        Whether the codes of each layer are needed.
+    """
+    members = list(encoder) if isinstance(encoder, EncoderBank) else [encoder]
+    for member in members:
+        require_members(member, "fit")
+        if sized:
+            require_members(member, "fit without steps", ("layers", "eager_multiplications"))
+        if layerwise:
+            require_members(member, "fit with layerwise", ("iterates",))
+    return members
