@@ -743,6 +743,31 @@ def _as_dictionary(values: ArrayLike, name: str) -> Tensor:
     return dictionary
 
 
+def without_zero_atoms(dictionary: Tensor, size: float = 1e-4) -> Tensor:
+    """Replace atoms that are zero, which no model accepts, by constant ones.
+
+    Parameters
+    ----------
+    dictionary
+        Atoms as rows, shape (q, m).
+    size
+        The norm of the new atoms, relative to the median norm of the others. A small atom stays
+        practically unused where codes are penalised; with 1 step constants are those of a typical
+        atom.
+
+    Returns
+    -------
+    Tensor
+        The dictionary itself if none of its atoms is zero, otherwise a copy.
+    """
+    norms: Tensor = torch.linalg.vector_norm(dictionary, dim=1, keepdim=True)
+    zero = norms < torch.finfo(torch.float32).tiny ** 0.5
+    if not bool(zero.any()):
+        return dictionary
+    typical = 1.0 if bool(zero.all()) else float(norms[~zero].median())
+    return torch.where(zero, size * typical / dictionary.shape[1] ** 0.5, dictionary)
+
+
 def _is_cached(kind: type, name: str) -> bool:
     return isinstance(getattr(kind, name, None), cached_property)
 
