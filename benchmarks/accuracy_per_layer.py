@@ -24,8 +24,8 @@ from torch import Tensor
 
 import pursuit as pu
 from pursuit.datasets import textures
+from pursuit.encoders.choice import coordinate_schedule
 from pursuit.encoders.encoder import Encoder
-from pursuit.estimator_rules import coordinate_schedule
 from pursuit.models import Lasso
 from pursuit.solvers.plain import iterates
 

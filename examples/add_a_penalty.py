@@ -1,10 +1,10 @@
-"""A penalty of one's own: one class, and solvers, certificates and encoders work with it.
+"""A user-defined penalty: one class, and solvers, certificates and encoders work with it.
 
     python examples/add_a_penalty.py
 
 ``psi(z) = lam max_i |z_i|`` is the opposite of sparse: it spreads a code over all atoms, and most
-entries end at plus or minus the maximum. A gap of zero proves the class right: it closes only
-if value, shrinkage and duality belong together.
+entries are plus or minus the maximum. A duality gap of zero shows that the class is correct: it
+closes only if value, shrinkage and duality are consistent.
 """
 
 import torch
@@ -18,7 +18,7 @@ class Spread(pu.penalties.Penalty):
     """``psi(z) = lam max_i |z_i|``; C = {sum_i |u_i| <= lam}. The shrinkage clips at the level c
     with ``sum_i max(|v_i| - c, 0) = step lam``."""
 
-    separable = False  # the maximum ties all coefficients together
+    separable = False  # the maximum couples all coefficients
 
     def __init__(self, lam: float) -> None:
         self.lam = lam
@@ -32,7 +32,7 @@ class Spread(pu.penalties.Penalty):
     def shrink(self, v: Tensor, thresholds: tuple[Tensor, ...]) -> Tensor:
         sums = v.abs().sort(dim=-1, descending=True).values.cumsum(dim=-1)
         levels = (sums - thresholds[0].to(v)) / torch.arange(1, v.shape[-1] + 1).to(v)
-        level = levels.amax(dim=-1, keepdim=True).clamp_min(0)  # c is the largest of them
+        level = levels.amax(dim=-1, keepdim=True).clamp_min(0)  # c is the largest of these
         return v.clamp(-level, level)
 
     def penalised(self, size: int) -> Tensor:

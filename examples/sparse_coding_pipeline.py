@@ -2,10 +2,10 @@
 
     python examples/sparse_coding_pipeline.py
 
-Which of brick, grass and gravel is a single patch of 12 x 12 pixels? Patches have mean zero and
-unit variance, so that pixels say nothing to a linear classifier; their sparse codes do. An encoder
-of five layers stands beside the exact solver; training patches are from the upper halves of
-the pictures, test patches from the lower ones.
+Does a patch of 12 x 12 pixels show brick, grass or gravel? Patches have mean zero and unit
+variance, so a linear classifier learns nothing from their pixels, but much from their sparse codes.
+Codes come from an encoder of five layers and from the exact solver. Training patches are from the
+upper halves of the pictures, test patches from the lower ones.
 """
 
 import time
@@ -31,7 +31,7 @@ print(f"pixels: accuracy {accuracy:.3f}")
 
 for kind in ("encoder", "exact"):
     coder = pu.SparseCoding(
-        128, lam=1.0, nonnegative=True, transform=kind, layers=5, steps=200, passes=3
+        128, lam=1.0, nonnegative=True, transform_algorithm=kind, layers=5, steps=200, passes=3
     )
     pipeline = make_pipeline(coder, classifier).fit(train, train_labels)
     accuracy = pipeline.score(test, test_labels)

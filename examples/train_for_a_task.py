@@ -1,11 +1,11 @@
-"""An encoder trained for separation beats the exact solution of the model it came from.
+"""An encoder trained for separation beats the exact solution of the model it is built on.
 
     python examples/train_for_a_task.py
 
-The model splits a spectrogram into tones that recur (low rank) and what glides (sparse). Its
-exact solution minimises the model's objective, which is not the error of the separation. Five
-layers can be trained for that error, dictionary included, where the parts are known; unseen
-frames are what counts. The spectrogram is synthetic, and its tones recur in all frames.
+The model splits a spectrogram into recurring tones (low rank) and a gliding tone (sparse). Its
+exact solution minimises the objective of the model, not the error of the separation. Where the
+true parts are known, five layers and the dictionary can be trained to minimise that error. Errors
+are those of unseen frames. The spectrogram is synthetic, with the same tones in all frames.
 """
 
 import torch

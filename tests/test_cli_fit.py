@@ -17,8 +17,9 @@ import torch
 import pursuit as pu
 from processes import assert_refused, pursuit, python
 from pursuit import files
-from pursuit.estimator_rules import choose_encoder, relative_gap
+from pursuit.encoders.choice import choose_encoder
 from pursuit.estimators import RobustNMF, SparseCoding
+from pursuit.solvers.accuracy import mean_excess
 
 FEATURES, ROWS = 16, 800
 #: of the run that is interrupted
@@ -111,9 +112,9 @@ def test_it_is_what_the_library_learns(
     held = np.unique(rng.integers(ROWS, size=ROWS // 10))
     rest = np.delete(signals, held, axis=0)
     estimator = (
-        SparseCoding(24, lam=0.1, passes=2, transform="exact")
+        SparseCoding(24, lam=0.1, passes=2, transform_algorithm="exact")
         if kind == "lasso"
-        else RobustNMF(5, passes=2, transform="exact")
+        else RobustNMF(5, passes=2, transform_algorithm="exact")
     )
     encoder = choose_encoder(estimator.fit(rest).model_, 3)
     pu.fit(encoder, signals, steps=30)
@@ -122,7 +123,7 @@ def test_it_is_what_the_library_learns(
         torch.testing.assert_close(saved.state_dict()[name], tensor, rtol=1e-3, atol=1e-4)
     x = torch.from_numpy(signals[held])
     with torch.no_grad():
-        gap = relative_gap(saved.model, x, saved(x))
+        gap = mean_excess(saved.model, x, saved(x))
     assert fitted[kind]["gap"] == pytest.approx(gap, rel=1e-3)
     assert fitted[kind]["gap_rows"] == len(held)
 

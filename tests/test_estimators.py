@@ -18,10 +18,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import pursuit as pu
-from pursuit import estimator_rules as rules
 from pursuit import penalties, regimes
 from pursuit.datasets import textures
+from pursuit.encoders.choice import coordinate_schedule
 from pursuit.estimators import NMF, PursuitClassifier, RobustNMF, RobustPCA, SparseCoding
+from pursuit.estimators.noise import noise_level
+from pursuit.solvers import accuracy
+from pursuit.solvers.accuracy import exact_codes
 
 SMALL = {"layers": 3, "steps": 20, "passes": 3, "threads": 1}
 TRANSFORMERS = (SparseCoding, NMF, RobustPCA, RobustNMF)
@@ -30,9 +33,9 @@ TRANSFORMERS = (SparseCoding, NMF, RobustPCA, RobustNMF)
 @parametrize_with_checks(
     [
         *(kind(3, **SMALL) for kind in TRANSFORMERS),
-        SparseCoding(3, transform="exact", passes=3),
-        NMF(3, transform="exact", passes=3),
-        RobustPCA(3, transform="exact", passes=3),
+        SparseCoding(3, transform_algorithm="exact", passes=3),
+        NMF(3, transform_algorithm="exact", passes=3),
+        RobustPCA(3, transform_algorithm="exact", passes=3),
         PursuitClassifier(3, steps=20, threads=1),
     ]
 )
@@ -71,29 +74,29 @@ def data_for(kind: type, n: int = 600, seed: int = 0) -> np.ndarray:
 @pytest.mark.parametrize(("n", "m", "rank"), [(1000, 60, 4), (300, 40, 3), (60, 100, 3)])
 def test_noise_is_found_below_outliers(n: int, m: int, rank: int, seed: int) -> None:
     x, _, _ = planted(n, m, rank, sigma=0.2, seed=seed)
-    assert rules.noise_level(x, rank) == pytest.approx(0.2, rel=0.2)
-    assert rules.noise_level(x, rank + 4) == pytest.approx(0.2, rel=0.2)
+    assert noise_level(x, rank) == pytest.approx(0.2, rel=0.2)
+    assert noise_level(x, rank + 4) == pytest.approx(0.2, rel=0.2)
 
 
 def test_noise_scales_with_the_data_and_is_never_zero() -> None:
     x, low_rank, _ = planted()
-    assert rules.noise_level(7 * x, 3) == pytest.approx(7 * rules.noise_level(x, 3), rel=1e-6)
+    assert noise_level(7 * x, 3) == pytest.approx(7 * noise_level(x, 3), rel=1e-6)
     size = np.median(np.linalg.norm(low_rank - np.median(low_rank, axis=0), axis=1))
-    assert rules.noise_level(low_rank, 3) == pytest.approx(0.01 * size / math.sqrt(40))
+    assert noise_level(low_rank, 3) == pytest.approx(0.01 * size / math.sqrt(40))
     for same in (np.zeros((5, 4)), np.ones((5, 4))):
-        assert rules.noise_level(same, 3) > 0
+        assert noise_level(same, 3) > 0
 
 
 def test_automatic_weights_are_those_of_the_docstrings() -> None:
     x, _, _ = planted(500, 40)
-    robust = RobustPCA(3, transform="exact", passes=1).fit(x)
-    sigma = rules.noise_level(x - robust.mean_, 3)
+    robust = RobustPCA(3, transform_algorithm="exact", passes=1).fit(x)
+    sigma = noise_level(x - robust.mean_, 3)
     assert robust.lam_ == pytest.approx(math.sqrt(2) * sigma, rel=1e-3)
     assert robust.lam_star_ == pytest.approx(math.sqrt(2 * 500) * sigma, rel=1e-3)
-    coder = SparseCoding(12, transform="exact", passes=1).fit(x)
-    sigma = rules.noise_level(x.astype(np.float32), 12)
+    coder = SparseCoding(12, transform_algorithm="exact", passes=1).fit(x)
+    sigma = noise_level(x.astype(np.float32), 12)
     assert coder.lam_ == pytest.approx(sigma * math.sqrt(2 * math.log(12)), rel=1e-3)
-    given = RobustPCA(3, lam=0.5, lam_star=4.0, transform="exact", passes=1).fit(x)
+    given = RobustPCA(3, lam=0.5, lam_star=4.0, transform_algorithm="exact", passes=1).fit(x)
     assert (given.lam_, given.lam_star_) == (0.5, 4.0)
     assert (given.model_.lam, given.model_.lam_star) == (0.5, 4.0)
 
@@ -101,7 +104,7 @@ def test_automatic_weights_are_those_of_the_docstrings() -> None:
 @pytest.mark.parametrize("layers", [1, 2, 3, 7, 16])
 @pytest.mark.parametrize("atoms", [2, 12, 300])
 def test_top_k_schedules_end_with_all_coefficients(atoms: int, layers: int) -> None:
-    schedule = rules.coordinate_schedule(atoms, layers)
+    schedule = coordinate_schedule(atoms, layers)
     assert len(schedule) == layers
     assert schedule == sorted(schedule)
     assert schedule[-1] == atoms
@@ -113,7 +116,7 @@ def test_top_k_schedules_end_with_all_coefficients(atoms: int, layers: int) -> N
 @pytest.mark.parametrize("kind", TRANSFORMERS)
 def test_exact_codes_are_those_of_solve(kind: type) -> None:
     x = data_for(kind)
-    estimator = kind(5, transform="exact", passes=3).fit(x)
+    estimator = kind(5, transform_algorithm="exact", passes=3).fit(x)
     assert estimator.encoder_ is None
     assert estimator.gap_ == 0
     centred = torch.from_numpy(x if estimator.mean_ is None else x - estimator.mean_)
@@ -134,7 +137,7 @@ def test_nonnegative_least_squares_of_any_size_and_ridge() -> None:
     x[7] = 0
     for ridge in (0.0, 0.3):
         model = pu.models.NMF(torch.from_numpy(atoms), ridge)
-        codes = rules.exact(model, torch.from_numpy(x), 1e-6).numpy()
+        codes = exact_codes(model, torch.from_numpy(x), 1e-6).numpy()
         stacked = np.vstack([atoms.T, math.sqrt(ridge) * np.eye(6)])
         right = [nnls(stacked, np.r_[row, np.zeros(6)])[0] for row in x]
         np.testing.assert_allclose(codes, right, rtol=1e-3, atol=1e-5 * x.max(axis=1).max())
@@ -157,7 +160,7 @@ def test_trained_encoders_are_near_the_optimum_on_new_patches(trained: SparseCod
     assert type(trained.encoder_).__name__ == "ProximalEncoder"
     assert trained.gap_ < 0.01
     x = textures.patches(100, "test", seed=1).numpy()
-    exact = copy.deepcopy(trained).set_params(transform="exact")
+    exact = copy.deepcopy(trained).set_params(transform_algorithm="exact")
     assert trained.score(x) < exact.score(x) * (1 - 1e-6)
     assert trained.score(x) == pytest.approx(exact.score(x), rel=0.02)
 
@@ -185,10 +188,10 @@ def test_single_and_double_precision_agree_for_all(kind: type) -> None:
     assert np.abs(single - double).max() < 1e-4 * np.abs(double).max()
 
 
-@pytest.mark.parametrize("transform", ["encoder", "exact"])
-def test_robust_pca_finds_what_was_planted(transform: str) -> None:
+@pytest.mark.parametrize("algorithm", ["encoder", "exact"])
+def test_robust_pca_finds_what_was_planted(algorithm: str) -> None:
     x, low_rank, where = planted(shift=5.0)
-    estimator = RobustPCA(3, transform=transform, layers=7, steps=300, threads=1).fit(x)
+    estimator = RobustPCA(3, transform_algorithm=algorithm, layers=7, steps=300, threads=1).fit(x)
     new, new_low_rank, new_where = planted(seed=5, shift=5.0)
     for data, truth, wild in ((x, low_rank, where), (new, new_low_rank, new_where)):
         parts = estimator.split(data)
@@ -202,13 +205,13 @@ def test_robust_pca_finds_what_was_planted(transform: str) -> None:
         # what the two parts leave is noise, which exact outliers clip at lam
         left = data - parts.low_rank - parts.sparse
         assert np.linalg.norm(left) < 1.2 * 0.1 * math.sqrt(left.size)
-        if transform == "exact":
+        if algorithm == "exact":
             assert np.abs(left).max() < estimator.lam_ * (1 + 1e-3)
 
 
 def test_robust_pca_is_the_convex_solution() -> None:
     x, _, _ = planted(200, 30)
-    estimator = RobustPCA(8, center=False, transform="exact", passes=60).fit(x)
+    estimator = RobustPCA(8, center=False, transform_algorithm="exact", passes=60).fit(x)
     convex, _ = pu.robust_pca(x, estimator.lam_star_, estimator.lam_)
     found = estimator.split(x).low_rank
     assert np.linalg.norm(found - np.asarray(convex)) < 0.02 * np.linalg.norm(convex)
@@ -253,7 +256,7 @@ def test_a_penalty_of_ones_own_and_nonnegative_codes() -> None:
 
 def test_centring_adds_the_mean_back() -> None:
     x = planted(300, 20, shift=30.0)[0]
-    coder = SparseCoding(20, lam=0.01, center=True, transform="exact").fit(x)
+    coder = SparseCoding(20, lam=0.01, center=True, transform_algorithm="exact").fit(x)
     np.testing.assert_allclose(coder.mean_, x.mean(axis=0))
     left = x - coder.inverse_transform(coder.transform(x))
     assert np.linalg.norm(left) < 0.05 * np.linalg.norm(x - coder.mean_)
@@ -264,27 +267,52 @@ def test_centring_adds_the_mean_back() -> None:
 
 def test_a_warning_tells_when_the_encoder_is_far_off(trained: SparseCoding) -> None:
     x = textures.patches(200, "test", seed=3).numpy()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        trained.transform(x)
-        trained.transform(x.astype(np.float64))
     other = 20 * np.random.default_rng(0).standard_normal(x.shape).astype(np.float32)
-    with pytest.warns(UserWarning, match="partial_fit") as caught:
-        trained.transform(other)
-    assert len(caught) == 1
-    assert caught[0].filename == __file__
+    for dtype in (np.float32, np.float64):
+        estimator = copy.deepcopy(trained)  # a copy checks its first data
+        with pytest.warns(UserWarning, match="partial_fit") as caught:
+            estimator.transform(other.astype(dtype))
+        assert len(caught) == 1
+        assert caught[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        trained.transform(other[:19])  # too few rows to judge by
-        copy.deepcopy(trained).set_params(transform="exact").transform(other)
+        copy.deepcopy(trained).transform(x)
+        copy.deepcopy(trained).transform(x.astype(np.float64))
+        copy.deepcopy(trained).transform(other[:19])  # too few rows to judge by
+        copy.deepcopy(trained).set_params(transform_algorithm="exact").transform(other)
 
 
-@pytest.mark.parametrize("transform", ["encoder", "exact"])
+def test_transform_solves_exactly_only_now_and_then(
+    trained: SparseCoding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    solved: list[int] = []
+    solve = accuracy.solve
+
+    def counted(model, x, *args, **kwargs):
+        solved.append(len(x))
+        return solve(model, x, *args, **kwargs)
+
+    monkeypatch.setattr(accuracy, "solve", counted)
+    x = textures.patches(2000, "test", seed=3).numpy()
+    estimator = copy.deepcopy(trained)
+    estimator.transform(x[:10])
+    assert solved == []
+    for _ in range(49):
+        estimator.transform(x[:100])
+    assert solved == [100]  # the first call that has enough rows
+    estimator.transform(x[:100])
+    estimator.transform(x[:100])
+    assert solved == [100, 100]  # 5000 rows later
+    estimator.transform(x[:5000])
+    assert solved == [100] * 3  # a large call has 100 rows to spare for it
+
+
+@pytest.mark.parametrize("algorithm", ["encoder", "exact"])
 @pytest.mark.parametrize("kind", TRANSFORMERS)
-def test_partial_fit_follows(kind: type, transform: str) -> None:
+def test_partial_fit_follows(kind: type, algorithm: str) -> None:
     x = data_for(kind, 600)
     other = np.ascontiguousarray(x[:, ::-1])
-    estimator = kind(5, transform=transform, **SMALL).fit(x)
+    estimator = kind(5, transform_algorithm=algorithm, **SMALL).fit(x)
     before = estimator.score(other)
     kept = estimator.score(x)
     atoms = estimator.components_.copy()
@@ -302,16 +330,16 @@ def test_partial_fit_follows(kind: type, transform: str) -> None:
     assert np.abs(single - double).max() < 1e-3 * np.abs(double).max()
 
 
-@pytest.mark.parametrize("transform", ["encoder", "exact"])
+@pytest.mark.parametrize("algorithm", ["encoder", "exact"])
 @pytest.mark.parametrize("kind", TRANSFORMERS)
-def test_partial_fit_starts_by_itself(kind: type, transform: str) -> None:
+def test_partial_fit_starts_by_itself(kind: type, algorithm: str) -> None:
     x = data_for(kind, 400)
-    estimator = kind(5, transform=transform, layers=3, threads=1)
+    estimator = kind(5, transform_algorithm=algorithm, layers=3, threads=1)
     for batch in np.split(x, 4):
         estimator.partial_fit(batch)
     assert estimator.n_samples_seen_ == 400
     assert estimator.transform(x).shape == (400, 5)
-    few = kind(5, transform=transform, layers=3, threads=1).partial_fit(x[:2])
+    few = kind(5, transform_algorithm=algorithm, layers=3, threads=1).partial_fit(x[:2])
     assert few.transform(x).shape == (400, 5)
 
 
@@ -319,15 +347,12 @@ def test_partial_fit_starts_by_itself(kind: type, transform: str) -> None:
 
 
 @pytest.mark.parametrize("kind", TRANSFORMERS)
-def test_the_argument_transform_and_the_method_live_together(kind: type) -> None:
-    estimator = kind(4, transform="exact", layers=5)
-    assert estimator.get_params()["transform"] == "exact"
-    again = clone(estimator).set_params(transform="encoder", layers=2)
-    assert (again.get_params()["transform"], again.layers) == ("encoder", 2)
-    assert callable(again.transform)
-    assert "transform='exact'" in repr(estimator)
-    with pytest.raises(ValueError, match="Invalid parameter"):
-        again.set_params(transforms="exact")
+def test_settings_are_those_of_the_constructor(kind: type) -> None:
+    estimator = kind(4, transform_algorithm="exact", layers=5)
+    assert estimator.get_params()["transform_algorithm"] == "exact"
+    again = clone(estimator).set_params(transform_algorithm="encoder", layers=2)
+    assert (again.transform_algorithm, again.layers) == ("encoder", 2)
+    assert "transform_algorithm='exact'" in repr(estimator)
 
 
 @pytest.mark.parametrize("kind", TRANSFORMERS)
@@ -359,11 +384,12 @@ def test_grid_search_and_pipelines() -> None:
     x, y = load_digits(return_X_y=True)
     x, y = x[:300] / 16, y[:300]
     pipeline = make_pipeline(SparseCoding(20, **SMALL), LogisticRegression(max_iter=500))
-    search = GridSearchCV(pipeline, {"sparsecoding__transform": ["encoder", "exact"]}, cv=2)
-    search.fit(x, y)
+    choices = {"sparsecoding__transform_algorithm": ["encoder", "exact"]}
+    search = GridSearchCV(pipeline, choices, cv=2).fit(x, y)
     assert search.best_score_ > 0.8
-    own = GridSearchCV(RobustPCA(3, **SMALL), {"transform": ["encoder", "exact"]}, cv=2).fit(x)
-    assert own.best_params_ == {"transform": "exact"}
+    choices = {"transform_algorithm": ["encoder", "exact"]}
+    search = GridSearchCV(RobustPCA(3, **SMALL), choices, cv=2).fit(x)
+    assert search.best_params_ == {"transform_algorithm": "exact"}
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])
@@ -395,17 +421,17 @@ def test_librosa_can_decompose_by_them(kind: type) -> None:
 @pytest.mark.parametrize(
     ("estimator", "error", "words"),
     [
-        (SparseCoding(0), ValueError, "n_components must be at least 1, got 0"),
-        (SparseCoding(2.5), TypeError, "n_components must be an integer, got float"),
+        (SparseCoding(0), ValueError, "n_components == 0, must be >= 1"),
+        (SparseCoding(2.5), TypeError, "n_components must be an instance of"),
         (SparseCoding(2, lam="big"), ValueError, "lam must be 'auto' or a number, got 'big'"),
         (RobustPCA(2, lam_star=-1.0), ValueError, "lam_star must be 'auto' or non-negative"),
         (SparseCoding(2, penalty="l2"), ValueError, "penalty must be one of 'l1', 'group'"),
         (SparseCoding(2, penalty="group"), ValueError, "penalty='group' needs groups"),
         (SparseCoding(2, penalty=3), TypeError, "penalty must be a name or a Penalty, got int"),
-        (NMF(2, transform="fast"), ValueError, "transform must be one of 'encoder', 'exact'"),
+        (NMF(2, transform_algorithm="fast"), ValueError, "transform_algorithm must be one of"),
         (NMF(2, passes=0), ValueError, "passes must be at least 1, got 0"),
         (NMF(2, regime="magic"), ValueError, "regime must be one of 'unsupervised'"),
-        (NMF(2, layers=0), ValueError, "layers must be at least 1, got 0"),
+        (NMF(2, layers=0), ValueError, "layers == 0, must be >= 1"),
     ],
     ids=lambda value: None if isinstance(value, type) else str(value)[:40],
 )
@@ -417,11 +443,11 @@ def test_settings_are_refused_in_one_sentence(estimator, error, words) -> None:
 
 def test_other_misuse_is_refused() -> None:
     x = planted(100, 6)[0]
-    estimator = RobustPCA(2, transform="exact", passes=1).fit(x)
+    estimator = RobustPCA(2, transform_algorithm="exact", passes=1).fit(x)
     with pytest.raises(ValueError, match="X has 3 columns, but there are 2 components"):
         estimator.inverse_transform(np.ones((4, 3)))
     with pytest.raises(ValueError, match="fit it again"):
-        estimator.set_params(transform="encoder").transform(x)
+        estimator.set_params(transform_algorithm="encoder").transform(x)
     with pytest.raises(ValueError, match="Negative values"):
         NMF(2).fit(x)
 

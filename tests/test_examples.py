@@ -1,4 +1,4 @@
-"""The examples run as they stand, are short, do not warn, and print what they promise."""
+"""The examples run unchanged, are short, do not warn, and print what they promise."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def numbers(line: str) -> list[float]:
 
 
 def line(output: str, start: str) -> list[float]:
-    """The numbers of the line that begins so, without those of the beginning."""
+    """The numbers in the rest of the line that begins with `start`."""
     (found,) = [row for row in output.splitlines() if row.startswith(start)]
     return numbers(found.removeprefix(start))
 
@@ -45,12 +45,12 @@ def glides_do_not_spoil_the_tones(output: str) -> None:
 
 def changes_are_followed(output: str) -> None:
     for name in ("grass", "gravel"):
-        online, stayed, _ = line(output, name)
-        assert online < 0.98 * stayed
-    *noticed, first, second = line(output, "changes noticed")
-    assert len(noticed) == 2
-    assert first < noticed[0] <= first + 500
-    assert second < noticed[1] <= second + 500
+        online, fixed, _ = line(output, name)
+        assert online < 0.98 * fixed
+    *detected, first, second = line(output, "changes detected")
+    assert len(detected) == 2
+    assert first < detected[0] <= first + 500
+    assert second < detected[1] <= second + 500
 
 
 def training_beats_the_exact_solution(output: str) -> None:

@@ -16,16 +16,16 @@ T = TypeVar("T", bound="Registered")
 class Registered:
     """A base whose direct subclasses each keep a table of all classes derived from them."""
 
-    kinds: ClassVar[dict[str, type[Any]]]
+    classes: ClassVar[dict[str, type[Any]]]
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if Registered in cls.__bases__:
-            cls.kinds = {}
-        taken = cls.kinds.get(cls.__name__)
+            cls.classes = {}
+        taken = cls.classes.get(cls.__name__)
         # a class of the library keeps its name; a user's class may be defined again
         if taken is None or not _is_builtin(taken) or _is_builtin(cls):
-            cls.kinds[cls.__name__] = cls
+            cls.classes[cls.__name__] = cls
 
 
 def name_of(obj: Registered) -> str:
@@ -37,7 +37,7 @@ def name_of(obj: Registered) -> str:
         If the name belongs to another class, so that it would be ambiguous in a file.
     """
     kind = type(obj)
-    known = obj.kinds.get(kind.__name__)
+    known = obj.classes.get(kind.__name__)
     if known is not kind:
         raise TypeError(
             f"the name {kind.__name__} refers to another class ({_origin(known)}), so a file "
@@ -54,7 +54,7 @@ def class_of(base: type[T], name: object) -> type[T]:
     ValueError
         If there is none.
     """
-    kind = base.kinds.get(name) if isinstance(name, str) else None
+    kind = base.classes.get(name) if isinstance(name, str) else None
     if kind is None:
         raise ValueError(
             f"it refers to the {base.__name__} class {name!r}, which is not defined here; define "

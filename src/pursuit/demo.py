@@ -130,7 +130,7 @@ class Demo:
     def compare(self) -> None:
         self.say(f"coding {MANY} unseen patches, {self.on}")
         x = textures.patches(MANY // 3 + 1, "test", seed=self.seed + 1).numpy()[:MANY]
-        exact = copy.deepcopy(self.coding).set_params(transform="exact")
+        exact = copy.deepcopy(self.coding).set_params(transform_algorithm="exact")
         compiled = compile_encoder(self.copied, threads=self.threads)
         assert isinstance(compiled, Compiled)
         few = x[:FEW]

@@ -1,52 +1,78 @@
-"""Dictionaries that follow the data: sufficient statistics of codes, and the best atoms for them.
+"""Dictionary learning: sufficient statistics of codes, and the atoms that minimise them.
 
-For coefficients s and targets y (the signals, or what outliers leave of them) the dictionary
+For coefficients s and targets y (the signals, or the signals minus their outliers) the dictionary
 minimises ``1/2 sum_i w_i ||y_i - s_i D||^2 + phi(D)``, which depends on the samples only through
-``A = sum w s's`` and ``B = sum w s'y``. Old samples are forgotten by the weights
-``w_i = beta^(samples since then)``, whatever the sizes of the batches.
+``A = sum_i w_i s_i's_i`` and ``B = sum_i w_i s_i'y_i``. Old samples lose weight by
+``w_i = beta^(number of later samples)``, independently of the batch sizes.
+
+`learn` learns the dictionary of any model from a data set, `OnlineDictionary` follows a stream.
+Both use `OnlineDictionary.learn_batch`.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from typing import Any, TypeVar, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ._checks import ArrayLike, as_float_matrix, as_number
-from .models import Constraint, Lasso, SparseModel
+from .models import NMF, Constraint, Lasso, SparseModel, require_model
+from .operators import without_zero_atoms
 from .progress import Callback, Progress
-from .solvers.solve import solve
+from .solvers.accuracy import ROUGH, exact_codes
 
-__all__ = ["OnlineDictionary", "draw", "learn"]
+__all__ = [
+    "OnlineDictionary",
+    "default_passes",
+    "draw",
+    "learn",
+    "learn_with_statistics",
+    "low_rank_start",
+]
 
-#: an atom whose share of all coefficients' energy is below this part of the average is dead
+Array = np.ndarray[Any, Any]
+AnyModel = TypeVar("AnyModel", bound=SparseModel)
+Encode = Callable[[SparseModel, Tensor], Tensor]
+
+#: an atom is dead if the energy of its coefficients is below this fraction of the average
 DEAD = 1e-6
-#: samples of a batch that `learn` codes at a time
+#: number of rows that `learn` codes at a time
 BATCH = 512
+#: fraction of the samples seen so far that the statistics remember
+SHARE = 0.25
+#: number of samples per atom that the statistics remember at least
+SAMPLES_PER_ATOM = 5
+#: number of samples that the default number of passes adds up to, and the most passes
+PASSED_SAMPLES, MOST_PASSES = 30_000, 30
+#: passes of the plain NMF from which a non-negative low-rank dictionary starts
+START_PASSES = 20
 
 
 class OnlineDictionary:
-    """A dictionary that is renewed with every batch of codes, at a cost that does not grow.
+    """A dictionary that is updated after every batch of codes, at constant cost.
 
     Parameters
     ----------
     dictionary
-        The start, atoms as rows, shape (q, m). Never zero: an atom of zeros gets no code and
-        so is never renewed.
+        The initial atoms as rows, shape (q, m). They must not be zero: such an atom is never used
+        by a code and therefore never updated.
     ridge
         The weight of ``phi(D) = ridge/2 ||D||_F^2``; with 0 atoms stay in the unit ball instead.
     nonnegative
-        Whether entries must not be negative.
+        Whether the dictionary must be non-negative.
     beta
-        How much the weight of a sample shrinks with each sample that comes after it; 1 forgets
-        nothing, and ``1/(1 - beta)`` samples are remembered otherwise.
+        The factor by which the weight of a sample shrinks with each later sample: about
+        ``1/(1 - beta)`` samples are remembered, all of them with 1.
     total
-        The number of samples for which phi counts once; by default those that are remembered.
+        The number of samples for which phi counts once; by default, the samples remembered.
     sweeps
-        How often all atoms are renewed in turn after a batch.
+        The number of sweeps over all atoms in an update.
 
     Examples
     --------
@@ -76,7 +102,7 @@ class OnlineDictionary:
     def of(
         cls, model: SparseModel, beta: float = 1.0, total: float | None = None, sweeps: int = 2
     ) -> OnlineDictionary:
-        """For the dictionaries of a model, with its constraints."""
+        """Learn the dictionaries of a model, under its constraints."""
         new = cls.__new__(cls)
         dictionaries = {name: t.detach() for name, t in model.dictionaries.items()}
         new._begin(dictionaries, model.constraints, beta, total, sweeps)
@@ -110,33 +136,66 @@ class OnlineDictionary:
 
     @property
     def dictionary(self) -> Tensor:
-        """All atoms as they are now, in the dtype of the start."""
-        return self.atoms.to(self._like)
+        """A copy of all atoms, in the dtype of the initial ones."""
+        return self.atoms.to(self._like, copy=True)
 
     @property
     def dictionaries(self) -> dict[str, Tensor]:
-        """The same, by the names that the model gives them."""
+        """A copy of the atoms as a mapping from the model's dictionary names."""
         parts = torch.split(self.dictionary, list(self.names.values()))
         return dict(zip(self.names, parts, strict=True))
 
+    def learn_batch(
+        self, model: SparseModel, x: Tensor, codes: Tensor, *, under_ridge: bool = False
+    ) -> dict[str, Tensor]:
+        """Learn from a batch: accumulate its regression, replace dead atoms, update all atoms.
+
+        Parameters
+        ----------
+        model
+            The model whose dictionaries are learned.
+        x
+            Signals, shape (n, m).
+        codes
+            Codes of the model for x, shape (n, q).
+        under_ridge
+            Passed on to `replace_dead`.
+
+        Returns
+        -------
+        dict
+            The dictionaries by name; atoms that are zero are replaced by small ones, see
+            `operators.without_zero_atoms`.
+        """
+        coefficients, targets = model.regression(x, codes)
+        self.accumulate(targets, coefficients)
+        self.replace_dead(targets, coefficients, under_ridge=under_ridge)
+        self.update_atoms()
+        return {name: without_zero_atoms(atoms) for name, atoms in self.dictionaries.items()}
+
     def update(self, targets: Tensor, codes: Tensor) -> Tensor:
-        """Count a batch in and renew the atoms; the dictionary that is then the best known.
+        """Accumulate a batch and update the atoms.
 
         Parameters
         ----------
         targets
-            What ``codes @ dictionary`` should give, shape (n, m).
+            What ``codes @ dictionary`` approximates, shape (n, m).
         codes
             The coefficients, shape (n, q).
+
+        Returns
+        -------
+        Tensor
+            The updated dictionary, shape (q, m).
         """
-        self.count(targets, codes)
-        self.renew()
+        self.accumulate(targets, codes)
+        self.update_atoms()
         return self.dictionary
 
-    def count(self, targets: Tensor, codes: Tensor) -> None:
-        """Count a batch in; the samples of a batch are of one age.
+    def accumulate(self, targets: Tensor, codes: Tensor) -> None:
+        """Add a batch to the statistics; its samples get equal weights.
 
-        A sample whose code is not finite is left out, since it would stay in the sums for ever.
+        Samples that are not finite are skipped, since they would spoil the sums for good.
         """
         y, s = targets.detach(), codes.detach()
         if y.shape[-1] != self.atoms.shape[1] or s.shape[-1] != len(self.atoms) or len(y) != len(s):
@@ -149,24 +208,43 @@ class OnlineDictionary:
             usable = torch.isfinite(s).all(dim=1) & torch.isfinite(y).all(dim=1)
             y, s = y[usable], s[usable]
             squares, products = s.T @ s, s.T @ y
-        kept = self.beta ** len(targets)
-        self.A.mul_(kept).add_(squares.cpu())
-        self.B.mul_(kept).add_(products.cpu())
-        self.weight = kept * self.weight + len(y)
+        factor = self.beta ** len(targets)
+        self.A.mul_(factor).add_(squares.cpu())
+        self.B.mul_(factor).add_(products.cpu())
+        self.weight = factor * self.weight + len(y)
 
-    def forget(self, kept: float = 0.0) -> None:
-        """Leave all samples so far only a part of their weight; the atoms stay."""
-        self.A.mul_(kept)
-        self.B.mul_(kept)
-        self.weight *= kept
+    def decay(self, factor: float = 0.0) -> None:
+        """Multiply the weight of all samples so far by a factor; the atoms do not change."""
+        self.A.mul_(factor)
+        self.B.mul_(factor)
+        self.weight *= factor
 
-    def renew(self, sweeps: int | None = None) -> None:
-        """Lower the quadratic problem of the statistics.
+    def remember(self, seen: float, *, least: float | None = None, most: float = math.inf) -> None:
+        """Set `beta` so that a quarter of the samples seen so far is remembered.
 
-        With a ridge alone the solution is exact, ``D = (A + ridge I)^{-1} B``. Otherwise atoms are
-        renewed in turn, ``d_j <- P(d_j + (B_j - A_j D - ridge d_j)/(A_jj + ridge))``, where P is
-        first ``max(., 0)`` if non-negative, then the projection to the unit ball if there is
-        no ridge. Atoms that no sample uses stay as they are.
+        Early codes belong to a poor dictionary, and a long memory suits only data that do not
+        change.
+
+        Parameters
+        ----------
+        seen
+            The number of samples so far.
+        least
+            The smallest number of samples to remember, by default 5 per atom.
+        most
+            The largest number of samples to remember.
+        """
+        if least is None:
+            least = SAMPLES_PER_ATOM * len(self.atoms)
+        self.beta = 1 - 1 / max(min(max(SHARE * seen, least), most), 2)
+
+    def update_atoms(self, sweeps: int | None = None) -> None:
+        """Decrease the quadratic objective of the statistics.
+
+        With a ridge and no constraint the solution is exact, ``D = (A + ridge I)^{-1} B``.
+        Otherwise atoms are updated in turn, ``d_j <- P(d_j + (B_j - A_j D - ridge d_j)/(A_jj +
+        ridge))``, where P is ``max(., 0)`` if non-negative, followed by the projection onto the
+        unit ball if there is no ridge. Dead atoms do not change.
         """
         from .dictionary_kernels import sweep
 
@@ -185,40 +263,55 @@ class OnlineDictionary:
             self.sweeps if sweeps is None else sweeps,
         )
 
-    def restart(self, dictionaries: Mapping[str, Tensor]) -> None:
-        """Put other atoms in the place of the present ones; the statistics stay."""
+    def set_atoms(self, dictionaries: Mapping[str, Tensor]) -> None:
+        """Replace the atoms by given ones; the statistics do not change."""
         self.atoms = torch.cat([dictionaries[name].detach().double().cpu() for name in self.names])
 
     @property
     def dead(self) -> Tensor:
-        """The numbers of the atoms that hardly any of the remembered samples use."""
+        """Indices of the atoms that hardly any of the remembered samples use."""
         energy = self.A.diagonal()
         return (energy <= DEAD * energy.mean()).nonzero().flatten()
 
-    def revive(self, targets: Tensor, codes: Tensor) -> int:
-        """Put the worst coded samples in the place of dead atoms; how many were replaced.
+    def replace_dead(self, targets: Tensor, codes: Tensor, *, under_ridge: bool = False) -> int:
+        """Replace dead atoms by the residuals of the worst coded samples.
 
-        A new atom is what a sample's code has left over, of the size of a living atom.
+        New atoms have the median norm of the others.
+
+        Parameters
+        ----------
+        targets
+            What ``codes @ dictionary`` approximates, shape (n, m).
+        codes
+            The coefficients, shape (n, q).
+        under_ridge
+            Whether to replace atoms with a ridge as well. A ridge removes atoms that the data do
+            not need, so this is of use only on a stream, whose later samples may need them.
+
+        Returns
+        -------
+        int
+            The number of atoms that were replaced.
         """
-        dead = self.dead
+        dead = self.dead if under_ridge else self.dead[self._ball[self.dead]]
         if self.weight == 0 or len(dead) == 0:
             return 0
-        left = (targets - codes @ self.dictionary.to(codes)).detach().double().cpu()
+        residual = (targets - codes @ self.dictionary.to(codes)).detach().double().cpu()
         if bool(self._nonnegative[dead].any()):
-            left = left.clamp_min(0)
-        norms = left.norm(dim=1)
+            residual = residual.clamp_min(0)
+        norms = residual.norm(dim=1)
         worst = norms.argsort(descending=True)[: len(dead)]
         worst = worst[norms[worst] > 0]
         dead = dead[: len(worst)]
-        alive = self.atoms.norm(dim=1)
-        size = float(alive[alive > 0].median()) if bool((alive > 0).any()) else 1.0
-        self.atoms[dead] = size * left[worst] / norms[worst, None]
+        sizes = self.atoms.norm(dim=1)
+        size = float(sizes[sizes > 0].median()) if bool((sizes > 0).any()) else 1.0
+        self.atoms[dead] = size * residual[worst] / norms[worst, None]
         self.A[dead], self.A[:, dead], self.B[dead] = 0.0, 0.0, 0.0
         return len(dead)
 
     @property
     def state(self) -> dict[str, Tensor]:
-        """Everything that changes, as tensors."""
+        """The atoms and the statistics, as tensors."""
         weight = torch.tensor(self.weight, dtype=torch.float64)
         return {"atoms": self.atoms, "A": self.A, "B": self.B, "weight": weight}
 
@@ -228,80 +321,347 @@ class OnlineDictionary:
         self.weight = float(values["weight"])
 
 
-def draw(x: Tensor, atoms: int, seed: int = 0, nonnegative: bool = False) -> Tensor:
-    """A first dictionary: random samples of unit norm, no two rows the same."""
-    generator = torch.Generator().manual_seed(seed)
-    usable = (x.norm(dim=1) > 0).nonzero().flatten()
-    if len(usable) == 0:
-        raise ValueError("x has no row that differs from zero to start a dictionary with")
-    rows = usable[torch.randperm(len(usable), generator=generator)[:atoms]]
-    start = torch.nn.functional.normalize(x[rows].clamp_min(0) if nonnegative else x[rows])
-    if len(start) < atoms:
-        noise = torch.randn(atoms - len(start), x.shape[1], generator=generator, dtype=x.dtype)
-        noise = noise.abs() if nonnegative else noise
-        start = torch.cat([start, torch.nn.functional.normalize(noise)])
-    return start
+# ---- initial dictionaries --------------------------------------------------------------
 
 
-def learn(
-    x: ArrayLike,
-    atoms: int,
-    lam: float,
-    *,
-    passes: int = 1,
-    encode: Callable[[SparseModel, Tensor], Tensor] | None = None,
-    seed: int = 0,
-    callback: Callback | None = None,
-) -> Tensor:
-    """Learn a dictionary of unit-norm atoms for the Lasso, online.
-
-    Minimises ``mean_i min_z 1/2 ||x_i - z D||^2 + lam ||z||_1`` over D, batch by batch: code,
-    count, renew.
+def draw(x: Any, atoms: int, seed: int = 0, nonnegative: bool = False) -> Tensor:
+    """Draw an initial dictionary: random samples, scaled to unit norm.
 
     Parameters
     ----------
     x
-        Signals, shape (n, m).
+        Signals, shape (n, m): a tensor, an array or a memory map, of which only the rows drawn are
+        read. Rows of zeros are skipped.
     atoms
-        The number of atoms.
-    lam
-        The weight of the codes' absolute values.
-    passes
-        How often the data are gone through.
-    encode
-        ``(model, batch) -> codes`` in place of the exact solver, for instance an encoder's.
+        The number of atoms. No row is drawn twice; random directions make up for missing rows.
     seed
-        Seeds the first dictionary and the order of the samples.
-    callback
-        Called with a `Progress` after every batch; what it returns ends the learning if true.
+        Seeds the random numbers.
+    nonnegative
+        Whether negative entries are set to zero.
 
     Returns
     -------
     Tensor
-        The dictionary, atoms as rows, shape (atoms, m).
+        Atoms as rows, shape (atoms, m).
     """
-    signals = as_float_matrix(x, "x", "features")
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(x), generator=generator)
+    usable, count = [], 0
+    for rows in torch.split(order, atoms):
+        part = _take(x, rows)
+        usable.append(part[part.norm(dim=1) > 0])
+        count += len(usable[-1])
+        if count >= atoms:
+            break
+    if count == 0:
+        raise ValueError("x has no row that differs from zero to start a dictionary with")
+    start = torch.cat(usable)[:atoms]
+    start = torch.nn.functional.normalize(start.clamp_min(0) if nonnegative else start)
+    if len(start) < atoms:
+        shape = (atoms - len(start), start.shape[1])
+        noise = torch.randn(shape, generator=generator, dtype=start.dtype).to(start.device)
+        noise = noise.abs() if nonnegative else noise
+        start = torch.cat([start, torch.nn.functional.normalize(noise)])
+    return without_zero_atoms(start)
+
+
+def low_rank_start(
+    x: Array,
+    atoms: int,
+    ridge: float,
+    *,
+    nonnegative: bool = False,
+    samples: int | None = None,
+    seed: int = 0,
+) -> Tensor:
+    """Compute an initial dictionary of a low-rank model from a decomposition of the data.
+
+    With singular values s and right singular vectors V the atoms are
+    ``sqrt(max(s - ridge, s_1/100)) V'``, the factor that balances a ridge on codes and dictionary.
+    Random directions make up for missing singular vectors. A non-negative dictionary comes from a
+    plain NMF, in which the norms of the codes take the place of s. Without a ridge atoms have unit
+    norm, and non-negative ones are samples.
+
+    Parameters
+    ----------
+    x
+        Signals without outliers, shape (n, m).
+    atoms
+        The number of atoms q.
+    ridge
+        The weight of the ridge on codes and dictionary (`lam_star` of the robust models).
+    nonnegative
+        Whether the dictionary must be non-negative.
+    samples
+        The size of the data set if x is only a sample of it.
+    seed
+        Seeds the random numbers.
+
+    Returns
+    -------
+    Tensor
+        Atoms as rows, shape (q, m), float32.
+    """
+    rng = np.random.default_rng(seed)
+    rows = x if x.any() else np.abs(rng.standard_normal(x.shape))
+    if nonnegative and ridge == 0:
+        return draw(torch.from_numpy(rows), atoms, seed, nonnegative=True).float()
+    if nonnegative:
+        first, values = _nonnegative_factors(rows, atoms, seed)
+    else:
+        _, sizes, vectors = np.linalg.svd(rows, full_matrices=False)
+        missing = max(0, atoms - len(vectors))
+        noise = np.random.default_rng(seed).standard_normal((missing, x.shape[1]))
+        noise /= np.linalg.norm(noise, axis=1, keepdims=True)
+        first = np.concatenate([vectors, noise])[:atoms]
+        values = np.pad(sizes, (0, missing))[:atoms]
+    if ridge > 0:
+        values = values * math.sqrt((samples or len(x)) / len(x))
+        first = first * np.sqrt(np.maximum(values - ridge, values.max() / 100))[:, None]
+    return without_zero_atoms(torch.from_numpy(first).float())
+
+
+def _nonnegative_factors(x: Array, atoms: int, seed: int) -> tuple[Array, Array]:
+    """Atoms of unit norm of a plain NMF, and the norms of their codes."""
+    rows = torch.from_numpy(x).clamp_min(0)
+    if not bool(rows.any()):
+        rows = torch.ones_like(rows)
+    start = NMF(draw(rows, atoms, seed, nonnegative=True))
+    model = learn(rows, model=start, passes=START_PASSES, seed=seed)
+    norms = model.dictionary.norm(dim=1, keepdim=True)
+    codes = exact_codes(model, rows, ROUGH) * norms.T
+    values = codes.norm(dim=0).clamp_min(torch.finfo(torch.float32).tiny)
+    return (model.dictionary / norms).numpy(), values.numpy()
+
+
+# ---- learning --------------------------------------------------------------------------
+
+
+@overload
+def learn(
+    x: Any,
+    atoms: int,
+    lam: float,
+    *,
+    passes: int = 1,
+    encode: Encode | None = None,
+    seed: int = 0,
+    callback: Callback | None = None,
+) -> Tensor: ...
+
+
+@overload
+def learn(
+    x: Any,
+    *,
+    model: AnyModel,
+    passes: int = 1,
+    encode: Encode | None = None,
+    seed: int = 0,
+    callback: Callback | None = None,
+) -> AnyModel: ...
+
+
+def learn(
+    x: Any,
+    atoms: int | None = None,
+    lam: float | None = None,
+    *,
+    model: SparseModel | None = None,
+    passes: int = 1,
+    encode: Encode | None = None,
+    seed: int = 0,
+    callback: Callback | None = None,
+) -> Tensor | SparseModel:
+    """Learn a dictionary, batch by batch.
+
+    Minimises ``sum_i min_z F(x_i, z; D) + phi(D)`` over the dictionary D, where F is the objective
+    of the model and phi its constraint on the dictionary: atoms in the unit ball, or a ridge that
+    counts once for the data set. Given `atoms` and `lam` the model is the Lasso with atoms of unit
+    norm; given `model` it is any model, and learning starts from its dictionary.
+
+    Parameters
+    ----------
+    x
+        Signals, shape (n, m): a tensor, an array, or a memory map, of which only one batch of 512
+        rows at a time is read. Or an iterable of batches, such as a list or a DataLoader; if a
+        batch is a tuple, its first element is used. ``[x]`` is one batch with all rows.
+    atoms
+        The number of atoms.
+    lam
+        The weight of the absolute values of the codes.
+    model
+        The initial model, in place of `atoms` and `lam`.
+    passes
+        The number of passes over the data. An iterator can be passed over only once.
+    encode
+        ``(model, batch) -> codes``, in place of the exact solver; for instance an encoder.
+    seed
+        Seeds the initial dictionary and the order of the rows.
+    callback
+        Called with a `Progress` after every batch: its stage is "dictionary", and it has the number
+        of samples so far and the current dictionary. A true return value ends the learning.
+
+    Returns
+    -------
+    Tensor or SparseModel
+        The dictionary, atoms as rows, shape (atoms, m), if `atoms` and `lam` were given; otherwise
+        the model with the learned dictionary.
+
+    Notes
+    -----
+    Each batch is coded to a relative gap of 1e-3, its regression enters the statistics, atoms that
+    no sample uses are replaced by badly coded samples (under a ridge they are kept), and all atoms
+    are updated. The statistics remember a quarter of the samples so far, but not more than one
+    pass; if the data set is a single batch, they are those of the last pass. If the size of the
+    data set is unknown, the ridge counts once for the samples remembered.
+
+    Examples
+    --------
+    >>> import torch, pursuit as pu
+    >>> x = torch.randn(200, 5, generator=torch.Generator().manual_seed(0)).abs()
+    >>> pu.learn(x, atoms=8, lam=0.1).shape
+    torch.Size([8, 5])
+    >>> start = pu.models.NMF(torch.rand(3, 5, generator=torch.Generator().manual_seed(1)))
+    >>> pu.learn(x, model=start, passes=5)
+    NMF(features=5, code_size=3, penalty=NonNegative())
+    """
+    if model is not None:
+        if atoms is not None or lam is not None:
+            raise TypeError("learn takes either atoms and lam, or model; got both")
+        learned, _ = learn_with_statistics(
+            x, model, passes=passes, encode=encode, seed=seed, callback=callback
+        )
+        return learned
+    if atoms is None or lam is None:
+        raise TypeError("learn takes either atoms and lam, or model; give one of the two")
     if atoms < 1:
         raise ValueError(f"atoms must be at least 1, got {atoms}")
-    model = Lasso(draw(signals, atoms, seed), lam)
-    online = OnlineDictionary.of(model)
-    rng = np.random.default_rng(seed)
-    seen = 0
-    for _ in range(passes):
-        order = torch.from_numpy(rng.permutation(len(signals)))
-        for rows in torch.split(order, BATCH):
-            batch = signals[rows]
-            codes = solve(model, batch, tol=1e-3).codes if encode is None else encode(model, batch)
-            # early codes belong to a poor dictionary, so only the last quarter is remembered
-            online.beta = 1 - 1 / max(seen / 4, 2 * BATCH)
-            online.count(batch, codes)
-            online.revive(batch, codes)
-            online.renew()
-            model = model.rebind(online.dictionaries)
-            seen += len(batch)
-            progress = Progress(
-                "dictionary", seen, passes * len(signals), dictionary=online.dictionary
+    _size(x)
+    rows, x = (x, x) if hasattr(x, "shape") else _first_rows(x, atoms)
+    start = Lasso(draw(rows, atoms, seed), lam)
+    lasso, _ = learn_with_statistics(
+        x, start, passes=passes, encode=encode, seed=seed, callback=callback
+    )
+    return lasso.dictionary
+
+
+def learn_with_statistics(
+    x: Any,
+    model: AnyModel,
+    *,
+    passes: int = 1,
+    encode: Encode | None = None,
+    seed: int = 0,
+    callback: Callback | None = None,
+) -> tuple[AnyModel, OnlineDictionary]:
+    """Learn the dictionary of a model as `learn` does, and keep the statistics for a stream.
+
+    Parameters
+    ----------
+    x, model, passes, encode, seed, callback
+        As for `learn`.
+
+    Returns
+    -------
+    model, statistics
+        The model with the learned dictionary, and the `OnlineDictionary` that learned it.
+    """
+    require_model(model)
+    size = _size(x)
+    online = OnlineDictionary.of(model, total=size)
+    least = 2 * BATCH
+    most = math.inf if size is None else max(size, least)
+    started, seen = time.perf_counter(), 0
+    for batch in _batches(x, passes, seed):
+        signals = batch.to(model.dictionary)
+        codes = exact_codes(model, signals, ROUGH) if encode is None else encode(model, signals)
+        if len(batch) == size:
+            online.decay()
+        online.remember(seen, least=least, most=most)
+        model = model.replace(**online.learn_batch(model, signals, codes))
+        seen += len(batch)
+        if callback is None:
+            continue
+        total = None if size is None else passes * size
+        seconds = time.perf_counter() - started
+        now = Progress("dictionary", seen, total, seconds=seconds, dictionary=online.dictionary)
+        if callback(now):
+            break
+    if seen == 0:
+        raise ValueError("x is an empty iterable; it must give at least one batch")
+    return model, online
+
+
+def default_passes(rows: int) -> int:
+    """Choose the number of passes: 30 000 samples altogether, between 1 and 30 passes."""
+    return max(1, min(MOST_PASSES, math.ceil(PASSED_SAMPLES / rows)))
+
+
+# ---- data ------------------------------------------------------------------------------
+
+
+def _batches(x: Any, passes: int, seed: int) -> Iterator[Tensor]:
+    """The batches of all passes; rows of an array in random order."""
+    if passes < 1:
+        raise ValueError(f"passes must be at least 1, got {passes}")
+    if not hasattr(x, "shape"):
+        if passes > 1 and iter(x) is x:
+            raise ValueError(
+                f"x is an iterator, which can be read only once, but passes is {passes}; give a "
+                "list, a DataLoader or an array, or passes=1"
             )
-            if callback is not None and callback(progress):
-                return online.dictionary
-    return online.dictionary
+        for item in itertools.chain.from_iterable(itertools.repeat(x, passes)):
+            yield _as_batch(_signals(item))
+        return
+    rng = np.random.default_rng(seed)
+    for _ in range(passes):
+        for rows in torch.split(torch.from_numpy(rng.permutation(len(x))), BATCH):
+            yield _take(x, rows)
+
+
+def _take(x: Any, rows: Tensor) -> Tensor:
+    """Rows of a tensor or of anything else that NumPy can index."""
+    return _as_batch(x[rows] if isinstance(x, Tensor) else np.asarray(x[rows.numpy()]))
+
+
+def _as_batch(x: Any) -> Tensor:
+    return as_float_matrix(x, "x", "features").detach()
+
+
+def _signals(item: Any) -> Any:
+    """The signals of a batch, which may be a tuple (signals, targets)."""
+    return item[0] if isinstance(item, tuple | list) else item
+
+
+def _size(x: Any) -> int | None:
+    """The number of samples, or None if it is unknown."""
+    if hasattr(x, "shape"):
+        if len(x.shape) != 2:
+            raise ValueError(
+                f"x must have two dimensions (rows, features), got shape {tuple(x.shape)}"
+            )
+        return len(x)
+    if isinstance(x, str | bytes) or not isinstance(x, Iterable):
+        raise TypeError(
+            "x must be an array, a tensor, a memory map or an iterable of batches, "
+            f"got {type(x).__name__}"
+        )
+    if isinstance(x, list | tuple):
+        return sum(len(_signals(item)) for item in x)
+    data = getattr(x, "dataset", None)
+    return len(data) if isinstance(data, Sized) else None
+
+
+def _first_rows(x: Iterable[Any], count: int) -> tuple[Tensor, Iterable[Any]]:
+    """The first batches of an iterable with at least `count` rows, and an equal iterable."""
+    iterator = iter(x)
+    first: list[Tensor] = []
+    while sum(map(len, first)) < count:
+        item = next(iterator, None)
+        if item is None:
+            break
+        first.append(_as_batch(_signals(item)))
+    if not first:
+        raise ValueError("x is an empty iterable; it must give at least one batch")
+    return torch.cat(first), itertools.chain(first, iterator) if iterator is x else x

@@ -35,9 +35,8 @@ REMEMBERED = 10_000
 #: the stream has changed if the recent objective is off by so many standard deviations and at
 #: least by this part of itself; the first chunks, in which everything improves, do not count
 CHANGED, CHANGED_PART, YOUNG = 5.0, 0.05, 10
-#: the dictionary remembers this part of what has come since the stream changed, and at least so
-#: many samples an atom; what came before the change keeps this part of its weight
-SHARE, SAMPLES_AN_ATOM, KEPT = 0.25, 5, 0.01
+#: when the stream changes, earlier samples keep this part of their weight in the dictionary
+KEPT = 0.01
 #: chunks between two looks at the step constants, which cost an eigenvalue; in the first chunks
 #: after a change, when the dictionary moves fast, they are renewed each time
 FOLLOW_EVERY = 10
@@ -196,11 +195,8 @@ class OnlineLearner:
             if self.dictionary is not None:
                 if self._adaptive:
                     self._remember(self.dictionary)
-                coefficients, explained = model.regression(signals, codes)
-                self.dictionary.count(explained, coefficients)
-                self.dictionary.revive(explained, coefficients)
-                self.dictionary.renew()
-                for name, tensor in self.dictionary.dictionaries.items():
+                learned = self.dictionary.learn_batch(model, signals, codes, under_ridge=True)
+                for name, tensor in learned.items():
                     model.dictionaries[name].copy_(tensor)
                 if self._level.chunks < YOUNG or self._level.chunks % FOLLOW_EVERY == 0:
                     encoder.follow()
@@ -213,10 +209,8 @@ class OnlineLearner:
         """Set how much the dictionary forgets: long memories are for streams that stay the same."""
         since = self._level.chunks * self.chunk
         if since == 0:
-            dictionary.forget(KEPT)
-        shortest = SAMPLES_AN_ATOM * len(dictionary.atoms)
-        remembered = max(min(max(SHARE * since, shortest), self.memory), 2)
-        dictionary.beta = 1 - 1 / remembered
+            dictionary.decay(KEPT)
+        dictionary.remember(since, most=self.memory)
 
     def _step(self, number: int) -> None:
         rng = np.random.default_rng([self.seed, self.samples, number])

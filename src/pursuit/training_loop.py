@@ -360,7 +360,7 @@ class Run:
     def _roll_back(self, step: int, loss: float) -> None:
         self._restore(self.good)
         if self.online is not None:
-            self.online.restart(self.members[0].model.dictionaries)
+            self.online.set_atoms(self.members[0].model.dictionaries)
         self.optimiser.load_state_dict(copy.deepcopy(self.good_optimiser))
         self.factor /= 2
         self.history.rollbacks.append(step)

@@ -351,7 +351,7 @@ def learn(plan: Plan, x: Array) -> SparseModel:
     common: dict[str, Any] = {
         "passes": plan.passes,
         "random_state": plan.seed,
-        "transform": "exact",
+        "transform_algorithm": "exact",
     }
     weights: dict[str, Any] = {"lam": plan.lam, "lam_star": plan.lam_star}
     ridge: Any = plan.lam_star
@@ -379,7 +379,7 @@ def learn(plan: Plan, x: Array) -> SparseModel:
 
 def build(plan: Plan, model: SparseModel) -> Encoder:
     """The encoder that suits the model, with the step that was asked for."""
-    from ..estimator_rules import choose_encoder
+    from ..encoders.choice import choose_encoder
 
     encoder = choose_encoder(model, plan.layers)
     if plan.step is None or plan.step == encoder.config["step"]:
@@ -392,10 +392,10 @@ def measure(encoder: Encoder, x: Tensor) -> float:
     """How far the encoder's codes are above the optimum, as a part of it."""
     import torch
 
-    from ..estimator_rules import relative_gap
+    from ..solvers.accuracy import mean_excess
 
     with torch.no_grad():
-        return relative_gap(encoder.model, x, encoder(x))
+        return mean_excess(encoder.model, x, encoder(x))
 
 
 def _sample(table: Table, held: Array | None, seed: int) -> Array:

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..dictionary import learn
 from ..models import RobustNMF, RobustPCA
-from ..solvers.solve import solve
 
 __all__ = ["Spectrogram", "learn_dictionary", "synthetic"]
 
@@ -71,30 +71,38 @@ def learn_dictionary(
     sweeps: int = 30,
     seed: int = 0,
 ) -> Tensor:
-    """D0 by alternating minimisation of the factored problem over all frames, float32.
+    """Learn the low-rank dictionary of robust NMF or robust PCA.
 
-    The problem is ``1/2 ||X - S D0 - O||^2 + lam_star/2 (||S||^2 + ||D0||^2) + lam ||O||_1``.
-    Atoms that die out are dropped.
+    Minimises ``1/2 ||X - S D - O||^2 + lam_star/2 (||S||^2 + ||D||^2) + lam ||O||_1`` over scores
+    S, outliers O and the dictionary D, starting from a random dictionary.
+
+    Parameters
+    ----------
+    x
+        Frames as rows, shape (n, m).
+    atoms
+        The number of atoms at the start.
+    lam_star, lam
+        The weights of the low-rank part and of the outliers.
+    nonnegative
+        Whether scores, outliers and dictionary must be non-negative.
+    sweeps
+        The number of passes over the frames.
+    seed
+        Seeds the initial dictionary and the order of the frames.
+
+    Returns
+    -------
+    Tensor
+        Atoms as rows, float32, without those that the ridge removed.
     """
     kind = RobustNMF if nonnegative else RobustPCA
     generator = torch.Generator().manual_seed(seed)
     draw = torch.rand if nonnegative else torch.randn
-    dictionary = draw(atoms, x.shape[1], generator=generator)
-    for _ in range(sweeps):
-        model = kind(dictionary, lam_star, lam)
-        codes = solve(model, x, tol=1e-3).codes
-        scores, outliers = model.operator.split(codes)
-        gram = scores.T @ scores + lam_star * torch.eye(len(dictionary))
-        target = scores.T @ (x - outliers)
-        if not nonnegative:
-            dictionary = torch.linalg.solve(gram, target)
-            continue
-        for _ in range(3):
-            for j in range(len(dictionary)):
-                step = (target[j] - gram[j] @ dictionary) / gram[j, j]
-                dictionary[j] = (dictionary[j] + step).clamp_min(0)
-        dictionary = dictionary[dictionary.norm(dim=1) > 1e-3]
-    return dictionary
+    start = kind(draw(atoms, x.shape[1], generator=generator), lam_star, lam)
+    dictionary = learn([x], model=start, passes=sweeps, seed=seed).dictionary
+    norms = dictionary.norm(dim=1)
+    return dictionary[norms > 1e-3 * norms.max()]
 
 
 def _comb(bins: int, pitch: Array, harmonics: int) -> Array:

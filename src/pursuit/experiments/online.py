@@ -22,9 +22,9 @@ from .. import plots
 from ..datasets import textures
 from ..datasets.download import Progress
 from ..dictionary import learn
+from ..encoders.choice import coordinate_schedule
 from ..encoders.coordinate import CoordinateEncoder
 from ..encoders.encoder import Encoder
-from ..estimator_rules import coordinate_schedule
 from ..models import Lasso
 from ..online import OnlineLearner
 from ..regimes import Approximation, Regime, Unsupervised

@@ -1,0 +1,65 @@
+"""The kind of encoder that suits a model."""
+
+from __future__ import annotations
+
+from ..models import SparseModel
+from .block_coordinate import BlockCoordinateEncoder
+from .coordinate import CoordinateEncoder
+from .encoder import Encoder
+from .proximal import ProximalEncoder
+
+__all__ = ["choose_encoder", "coordinate_schedule"]
+
+
+def choose_encoder(model: SparseModel, layers: int) -> Encoder:
+    """Build the encoder that approximates the model best with the given number of layers.
+
+    Parameters
+    ----------
+    model
+        The model whose codes are approximated.
+    layers
+        The number of layers.
+
+    Returns
+    -------
+    Encoder
+        A `BlockCoordinateEncoder` if the penalty couples coefficients. A `CoordinateEncoder`, which
+        cannot overshoot on rare samples, if there is a single dictionary with more than twice as
+        many atoms as features. Otherwise a `ProximalEncoder`. Steps are coupled, with momentum.
+    """
+    if not model.separable:
+        return BlockCoordinateEncoder(model, layers, final="prox")
+    if len(model.operator.block_sizes) == 1 and model.code_size > 2 * model.features:
+        return CoordinateEncoder(
+            model,
+            layers,
+            coordinates=coordinate_schedule(model.code_size, layers),
+            step="coupled",
+            momentum=True,
+            final="partial",
+        )
+    return ProximalEncoder(model, layers)
+
+
+def coordinate_schedule(atoms: int, layers: int) -> list[int]:
+    """Choose the number of coefficients that each layer of a `CoordinateEncoder` changes.
+
+    Parameters
+    ----------
+    atoms
+        The number of coefficients of a code.
+    layers
+        The number of layers.
+
+    Returns
+    -------
+    list of int
+        One number per layer: 4 in the first half, then 8, then 16, and all coefficients in the last
+        layer. The numbers before the last one are doubled for more than 128 atoms and fewer than
+        10 layers.
+    """
+    widths = [4] * (layers // 2) + [8] * (layers - layers // 2 - 2) + [16]
+    if atoms > 128 and layers < 10:
+        widths = [2 * width for width in widths]
+    return [min(width, atoms) for width in [*widths, atoms][-layers:]]

@@ -1,0 +1,162 @@
+"""Initial models: weights that follow from the noise, and dictionaries to start learning from.
+
+``pursuit.learn(x, model=start_sparse(x, 64))`` is what the estimators do before they train an
+encoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._checks import require_choice
+from ..dictionary import draw, low_rank_start
+from ..models import NMF, GroupLasso, HiLasso, Lasso, RobustNMF, RobustPCA, SparseModel
+from ..penalties import Penalty
+from ..sampling import sample_rows
+from .noise import (
+    MEASURED_ROWS,
+    as_weight_or_auto,
+    clean,
+    group_weight,
+    lasso_weight,
+    least_noise,
+    noise_level,
+    robust_weights,
+)
+
+__all__ = ["start_nmf", "start_robust", "start_sparse"]
+
+
+def start_sparse(
+    x: Tensor,
+    atoms: int,
+    *,
+    penalty: str | Penalty = "l1",
+    lam: float | str = "auto",
+    lam_group: float | str = "auto",
+    groups: Sequence[Sequence[int]] | None = None,
+    nonnegative: bool = False,
+    seed: int = 0,
+) -> SparseModel:
+    """Build a sparse model on a dictionary of random samples.
+
+    Parameters
+    ----------
+    x
+        Signals, shape (n, m), centred if the model is for centred signals.
+    atoms
+        The number of atoms q.
+    penalty
+        "l1", "group", "hilasso", or a penalty object, which has its weights already.
+    lam
+        The weight of single coefficients, or of groups if the penalty is "group". "auto" is
+        `lasso_weight` or `group_weight` of the noise level; for "hilasso" half of it.
+    lam_group
+        The weight of the groups if the penalty is "hilasso"; "auto" is half of `group_weight`.
+    groups
+        Disjoint lists of atom indices, for "group" and "hilasso".
+    nonnegative
+        Whether codes must be non-negative.
+    seed
+        Seeds the random numbers.
+
+    Returns
+    -------
+    SparseModel
+        A `Lasso`, `GroupLasso` or `HiLasso`; with a penalty object a `SparseModel`.
+    """
+    dictionary = draw(x if bool(x.any()) else torch.ones_like(x), atoms, seed)
+    if isinstance(penalty, Penalty):
+        return SparseModel(dictionary, penalty)
+    if not isinstance(penalty, str):
+        raise TypeError(f"penalty must be a name or a Penalty, got {type(penalty).__name__}")
+    require_choice(penalty, ("l1", "group", "hilasso"), "penalty")
+    weight, weight_group = as_weight_or_auto(lam, "lam"), as_weight_or_auto(lam_group, "lam_group")
+    auto = weight is None or (penalty == "hilasso" and weight_group is None)
+    sigma = noise_level(x.numpy(), atoms, seed) if auto else 0.0
+    if penalty == "l1":
+        weight = lasso_weight(sigma, atoms) if weight is None else weight
+        return Lasso(dictionary, weight, nonnegative)
+    if not groups:
+        raise ValueError(
+            f"penalty={penalty!r} needs groups, lists of atom indices such as [[0, 1], [2, 3]]"
+        )
+    auto_group = group_weight(sigma, len(groups), float(np.mean([len(group) for group in groups])))
+    if penalty == "group":
+        weight = auto_group if weight is None else weight
+        return GroupLasso(dictionary, groups, weight, nonnegative)
+    weight = lasso_weight(sigma, atoms) / 2 if weight is None else weight
+    weight_group = auto_group / 2 if weight_group is None else weight_group
+    return HiLasso(dictionary, groups, weight_group, weight, nonnegative)
+
+
+def start_nmf(x: Tensor, atoms: int, ridge: float = 0.0, *, seed: int = 0) -> NMF:
+    """Build an NMF on the dictionary of `low_rank_start`.
+
+    Parameters
+    ----------
+    x
+        Non-negative signals, shape (n, m).
+    atoms
+        The number of atoms.
+    ridge
+        The weight of the ridge on codes and dictionary; with 0 atoms stay in the unit ball.
+    seed
+        Seeds the random numbers.
+
+    Returns
+    -------
+    NMF
+        The initial model.
+    """
+    rows = x[torch.from_numpy(sample_rows(len(x), MEASURED_ROWS, seed))].double().numpy()
+    start = low_rank_start(rows, atoms, ridge, nonnegative=True, samples=len(x), seed=seed)
+    return NMF(start, ridge)
+
+
+def start_robust(
+    x: Tensor,
+    atoms: int,
+    *,
+    lam: float | str = "auto",
+    lam_star: float | str = "auto",
+    nonnegative: bool = False,
+    seed: int = 0,
+) -> RobustPCA:
+    """Build a robust PCA or robust NMF on the dictionary of `low_rank_start`, without outliers.
+
+    Parameters
+    ----------
+    x
+        Signals, shape (n, m), centred if the model is for centred signals.
+    atoms
+        The number of atoms.
+    lam, lam_star
+        The weights of the outliers and of the low-rank part. "auto" is `robust_weights` of the
+        noise level.
+    nonnegative
+        Whether scores, outliers and dictionary must be non-negative.
+    seed
+        Seeds the random numbers.
+
+    Returns
+    -------
+    RobustPCA
+        The initial model; a `RobustNMF` if `nonnegative`.
+    """
+    outliers, low_rank = as_weight_or_auto(lam, "lam"), as_weight_or_auto(lam_star, "lam_star")
+    signals = x.numpy()
+    cleaned, sigma = clean(signals, atoms, seed)
+    sigma = max(sigma, least_noise(signals, seed))
+    auto, auto_star = robust_weights(sigma, *signals.shape)
+    outliers = auto if outliers is None else outliers
+    low_rank = auto_star if low_rank is None else low_rank
+    start = low_rank_start(
+        cleaned, atoms, low_rank, nonnegative=nonnegative, samples=len(x), seed=seed
+    )
+    kind = RobustNMF if nonnegative else RobustPCA
+    return kind(start, low_rank, outliers)
