@@ -839,9 +839,7 @@ def test_a_clip_that_breaks_off(corpus: dict[str, Array], tmp_path: Path) -> Non
         own.read()
     assert_sentence(error)
     clip(own.path, 4000)
-    with pytest.raises(
-        ValueError, match=r"02.flac is incomplete: it has 4000 of 5000 samples"
-    ):
+    with pytest.raises(ValueError, match=r"02.flac is incomplete: it has 4000 of 5000 samples"):
         own.read()
 
 
