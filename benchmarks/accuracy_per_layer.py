@@ -20,6 +20,7 @@ from itertools import islice
 
 import torch
 from contest import CONSOLE, machine, table, threads
+from reference import learn_dictionary
 from torch import Tensor
 
 import pursuit as pu
@@ -129,7 +130,7 @@ def main() -> None:
     ]
     columns += ["steps", "s"]
     for atoms in arguments.atoms:
-        model = Lasso(textures.learn_dictionary(textures.patches(4000), atoms), 1.0)
+        model = Lasso(learn_dictionary(textures.patches(4000), atoms), 1.0)
         judge = Judge(model)
         held = textures.patches(1000, "train", seed=7)
         optimum = pu.solve(model, held).objective.mean()

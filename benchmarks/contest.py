@@ -10,15 +10,17 @@ from __future__ import annotations
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from rich.console import Console
 from rich.table import Table
-from threadpoolctl import threadpool_limits
+
+from pursuit._threads import limited_threads as threads
+
+__all__ = ["CONSOLE", "Contender", "compete", "machine", "table", "threads"]
 
 CONSOLE = Console(width=120)
 #: seconds up to which a run is short
@@ -69,18 +71,6 @@ def compete(contenders: list[Contender], rounds: int = 5) -> None:
             start = time.perf_counter()
             contender.run()
             contender.seconds.append(time.perf_counter() - start)
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    """Torch, BLAS and OpenMP on so many threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        with threadpool_limits(count):
-            yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def table(title: str, columns: list[str], rows: list[list[str]]) -> None:

@@ -13,6 +13,7 @@ import argparse
 
 import torch
 from contest import CONSOLE, machine, table, threads
+from reference import learn_dictionary
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import train_test_split
@@ -20,7 +21,6 @@ from torch import Tensor
 
 import pursuit as pu
 from pursuit import regimes
-from pursuit.datasets import textures
 from pursuit.models import Lasso
 
 LAM, STEPS = 0.05, 600
@@ -46,8 +46,7 @@ def compare(atoms: int, layers: int, seeds: int) -> None:
         halves = train_test_split(range(len(x)), test_size=0.5, stratify=y, random_state=seed)
         train, test = map(torch.tensor, halves)
         models = [
-            Lasso(textures.learn_dictionary(x[train][y[train] == j], atoms, LAM), LAM)
-            for j in range(10)
+            Lasso(learn_dictionary(x[train][y[train] == j], atoms, LAM), LAM) for j in range(10)
         ]
         for name, regime in (
             ("untrained", None),

@@ -15,6 +15,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from contest import CONSOLE, Contender, compete, machine, table, threads
+from reference import learn_dictionary
 from torch import Tensor
 
 import pursuit as pu
@@ -89,7 +90,7 @@ def as_codes(result: object) -> Tensor:
 
 
 def front(atoms: int, workers: int, count: int, rounds: int) -> None:
-    dictionary = textures.learn_dictionary(textures.patches(4000), atoms, LAM)
+    dictionary = learn_dictionary(textures.patches(4000), atoms, LAM)
     model = Lasso(dictionary, LAM)
     x = textures.patches(count // 3, "test", seed=1)
     few, fewest = x[: min(600, len(x))], x[: min(50, len(x))]

@@ -14,6 +14,7 @@ import argparse
 import torch
 from accuracy_per_layer import top_k
 from contest import CONSOLE, machine, table, threads
+from reference import learn_dictionary
 
 import pursuit as pu
 from pursuit.datasets import textures
@@ -41,7 +42,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=7)
     layers = parser.parse_args().layers
     CONSOLE.print(machine())
-    model = Lasso(textures.learn_dictionary(textures.patches(4000), 64), 1.0)
+    model = Lasso(learn_dictionary(textures.patches(4000), 64), 1.0)
     test = {name: textures.patches(1000, "test", names=(name,), seed=1) for name in textures.NAMES}
     best = {name: pu.solve(model, x, tol=1e-9).objective for name, x in test.items()}
 

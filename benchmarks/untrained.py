@@ -19,6 +19,7 @@ from pathlib import Path
 
 import torch
 from contest import CONSOLE, machine, table
+from reference import learn_dictionary
 from torch import Tensor
 
 import pursuit as pu
@@ -48,13 +49,10 @@ FORMS: dict[str, Build] = {
 def problems() -> dict[str, tuple[SparseModel, Tensor]]:
     train, test = textures.patches(4000), textures.patches(1000, "test", seed=1)
     cases: dict[str, tuple[SparseModel, Tensor]] = {
-        f"Lasso, {atoms} atoms": (Lasso(textures.learn_dictionary(train, atoms), 1.0), test)
+        f"Lasso, {atoms} atoms": (Lasso(learn_dictionary(train, atoms), 1.0), test)
         for atoms in (64, 256)
     }
-    own = [
-        textures.learn_dictionary(textures.patches(4000, names=(name,)), 32)
-        for name in textures.NAMES
-    ]
+    own = [learn_dictionary(textures.patches(4000, names=(name,)), 32) for name in textures.NAMES]
     groups = [list(range(32 * j, 32 * (j + 1))) for j in range(len(own))]
     cases["HiLasso, 3 x 32 atoms"] = (HiLasso(torch.cat(own), groups, 1.0, 0.5), test)
     frames = spectrogram.synthetic(3000, seed=0).mixture

@@ -40,7 +40,7 @@ def encoder() -> pu.ProximalEncoder:
 
 @pytest.fixture
 def saved(encoder: pu.ProximalEncoder, tmp_path: Path) -> Path:
-    pu.save(tmp_path / "lasso.safetensors", encoder)
+    pu.save(encoder, tmp_path / "lasso.safetensors")
     return tmp_path / "lasso.safetensors"
 
 
@@ -225,9 +225,9 @@ def test_export_refuses(
 
             save_file({"a": torch.zeros(2)}, saved)
         case "model":
-            pu.save(saved, encoder.model)
+            pu.save(encoder.model, saved)
         case "bank":
-            pu.save(saved, pu.EncoderBank([encoder, copy.deepcopy(encoder)], shared=None))
+            pu.save(pu.EncoderBank([encoder, copy.deepcopy(encoder)], shared=None), saved)
         case "missing folder":
             target = folder / "missing" / "lasso.onnx"
         case "target is a folder":

@@ -57,10 +57,10 @@ def encoder() -> pu.ProximalEncoder:
 @pytest.fixture
 def folder(tmp_path: Path, encoder: pu.ProximalEncoder, signals: np.ndarray) -> Path:
     """A folder with an encoder, a model, a robust encoder, and signals."""
-    pu.save(tmp_path / "lasso.safetensors", encoder, provenance="noise")
-    pu.save(tmp_path / "model.safetensors", encoder.model)
+    pu.save(encoder, tmp_path / "lasso.safetensors", provenance="noise")
+    pu.save(encoder.model, tmp_path / "model.safetensors")
     robust = pu.models.RobustPCA(2 * dictionary(1, 3), lam_star=0.3, lam=0.4)
-    pu.save(tmp_path / "rpca.safetensors", pu.ProximalEncoder(robust, layers=2))
+    pu.save(pu.ProximalEncoder(robust, layers=2), tmp_path / "rpca.safetensors")
     np.save(tmp_path / "x.npy", signals)
     return tmp_path
 
@@ -123,7 +123,7 @@ def test_exact_codes_are_certified(folder: Path, source: str, signals: np.ndarra
 
 
 def test_double_precision_models_give_double_precision_codes(folder: Path) -> None:
-    pu.save(folder / "model.safetensors", pu.models.Lasso(dictionary().double(), lam=0.2))
+    pu.save(pu.models.Lasso(dictionary().double(), lam=0.2), folder / "model.safetensors")
     said(
         pursuit("encode", folder / "model.safetensors", folder / "x.npy", "-o", folder / "z.npy",
                 "--tol", "1e-10", "--json")
@@ -214,7 +214,7 @@ def test_encode_refuses_and_leaves_nothing_behind(
         case "damaged model":
             saved.write_bytes(saved.read_bytes()[:100])
         case "bank":
-            pu.save(saved, pu.EncoderBank([encoder], shared=None))
+            pu.save(pu.EncoderBank([encoder], shared=None), saved)
         case "folder as data":
             data = folder
         case "same file":
@@ -366,7 +366,7 @@ def test_inspect_knows_every_kind_of_file(folder: Path, encoder: pu.ProximalEnco
     shown = said(pursuit("inspect", folder / "model.safetensors", "--json"))
     assert (shown["kind"], shown["model"]["type"], shown["size"]) == ("model", "Lasso", ATOMS)
     bank = folder / "bank.safetensors"
-    pu.save(bank, pu.EncoderBank([encoder, encoder], shared=None))
+    pu.save(pu.EncoderBank([encoder, encoder], shared=None), bank)
     assert len(said(pursuit("inspect", bank, "--json"))["encoders"]) == 2
     assert "encoder 1" in pursuit("inspect", bank).stdout
     run_of = folder / "run.checkpoint"

@@ -225,7 +225,7 @@ def test_an_unfinished_run_is_not_mixed_up(folder: Path) -> None:
     assert_refused(
         pursuit(*arguments, *common), 1, "has no other.checkpoint.dictionary beside it to go on"
     )
-    pu.save(beside, pu.models.Lasso(torch.eye(FEATURES), 0.1))
+    pu.save(pu.models.Lasso(torch.eye(FEATURES), 0.1), beside)
     assert_refused(pursuit(*arguments, *common), 1, "is no part of an unfinished run")
     _, info = files.read(beside)
     files.write(beside, files.read(beside)[0], {**info, "plan": {"kind": "lasso", "atoms": 7}})

@@ -22,8 +22,9 @@ import soundfile
 import torch
 from PIL import Image
 
-from pursuit.datasets import singing, textures
+from pursuit.datasets import pictures, singing, textures
 from pursuit.datasets.download import CHECKSUMS, cache_folder, fetch, inside, read_table
+from pursuit.progress import Progress
 
 Array = np.ndarray[Any, Any]
 
@@ -194,10 +195,10 @@ def test_a_folder_that_cannot_be_written_to_is_an_os_error(site: Site, tmp_path:
 
 def test_progress_goes_up_to_the_whole(site: Site, tmp_path: Path) -> None:
     site.content["/a"] = bytes(200_000)
-    calls: list[tuple[str, int, int]] = []
-    fetch(site.url("/a"), tmp_path, "b", progress=lambda *values: calls.append(values))
-    assert {(name, total) for name, _, total in calls} == {("b", 200_000)}
-    done = [own for _, own, _ in calls]
+    calls: list[Progress] = []
+    fetch(site.url("/a"), tmp_path, "b", progress=calls.append)
+    assert {(now.stage, now.total) for now in calls} == {("fetching b", 200_000)}
+    done = [now.done for now in calls]
     assert done == sorted(done)
     assert len(set(done)) > 2
     assert done[-1] == 200_000
@@ -278,9 +279,9 @@ def test_the_folder_of_a_data_set_may_lie_in_the_one_given(tmp_path: Path) -> No
     [
         (b"", "has no column a; it has none"),
         (b"a,c\n1,2\n", "has no column b; it has a, c"),
-        (b"a,b\n1,2\n3\n", "must have 2 entries a line, line 3 has not"),
-        (b"a,b\n1,2,3\n", "must have 2 entries a line, line 2 has not"),
-        (b"a,b\n\xff\xfe,2\n", "is no table"),
+        (b"a,b\n1,2\n3\n", "must have 2 entries on each line, but line 3 has not"),
+        (b"a,b\n1,2,3\n", "must have 2 entries on each line, but line 2 has not"),
+        (b"a,b\n\xff\xfe,2\n", "is not a table"),
     ],
 )
 def test_tables_that_cannot_be_read(tmp_path: Path, content: bytes, sentence: str) -> None:
@@ -307,10 +308,10 @@ def noise(rows: int = 20, columns: int = 30, seed: int = 0) -> Array:
 def save(folder: Path, *names: str) -> dict[str, Array]:
     """Pictures of noise, each another one."""
     folder.mkdir(exist_ok=True)
-    pictures = {name: noise(seed=seed) for seed, name in enumerate(names)}
-    for name, pixels in pictures.items():
+    saved = {name: noise(seed=seed) for seed, name in enumerate(names)}
+    for name, pixels in saved.items():
         Image.fromarray(pixels).save(folder / name)
-    return pictures
+    return saved
 
 
 def test_a_folder_is_read_by_name(tmp_path: Path) -> None:
@@ -371,6 +372,17 @@ def test_sixteen_bits(tmp_path: Path, suffix: str) -> None:
     np.testing.assert_array_equal(picture, pixels / 65535)
 
 
+@pytest.mark.parametrize(("largest", "divisor"), [(0.7, 1.0), (1.0, 1.0), (250.0, 250.0)])
+def test_floating_point_pictures(tmp_path: Path, largest: float, divisor: float) -> None:
+    values = (noise() / 255 * largest).astype(np.float32)
+    values.flat[0] = largest
+    Image.fromarray(values).save(tmp_path / "a.tif")
+    np.testing.assert_allclose(pictures.read(tmp_path / "a.tif"), values / divisor, rtol=1e-6)
+    np.testing.assert_array_equal(
+        pictures.read(tmp_path / "a.tif"), textures.read_folder(tmp_path).pictures[0]
+    )
+
+
 def test_colours_become_grey(tmp_path: Path) -> None:
     colours = np.stack([noise(seed=seed) for seed in range(3)], axis=-1)
     Image.fromarray(colours).save(tmp_path / "a.png")
@@ -397,7 +409,7 @@ def test_jpegs_are_read(tmp_path: Path) -> None:
         ({"a.png": None}, [], "names must name at least one picture"),
         ({"a.png": "no picture"}, None, "a.png cannot be read as a picture"),
         ({"a.png": np.zeros((9, 9), np.uint8)}, None, "a.png is black all over"),
-        ({"a.tif": np.ones((9, 9), np.float32)}, None, "a.tif has neither 8 nor 16 bits"),
+        ({"a.tif": np.full((9, 9), np.nan, np.float32)}, None, "a.tif contains NaN or infinite"),
         ({"a.tif": np.full((9, 9), 70_000, np.int32)}, None, "a.tif has neither 8 nor 16 bits"),
         ({"a.png": None, "online_sequence.csv": "order\n1\n"}, None, "has no column file"),
         ({"a.png": None, "online_sequence.csv": "order,file\n"}, None, "names no pictures"),
@@ -409,7 +421,7 @@ def test_jpegs_are_read(tmp_path: Path) -> None:
         (
             {"a.png": None, "online_sequence.csv": "order,file\n1,a.png\n1,a.png\n"},
             None,
-            "has a place in the order twice",
+            "has two entries with the same order",
         ),
         (
             {"a.png": None, "online_sequence.csv": "order,file\nfirst,a.png\n"},
@@ -470,19 +482,19 @@ def test_plates_are_downloaded_in_their_order(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PURSUIT_CACHE", str(tmp_path))
-    pictures = {name: noise(seed=seed) for seed, name in enumerate(textures.PLATES)}
-    for name, pixels in pictures.items():
+    plates = {name: noise(seed=seed) for seed, name in enumerate(textures.PLATES)}
+    for name, pixels in plates.items():
         site.content[f"/images/{name}_512.tiff"] = tiff(pixels)
     calls: list[str] = []
     folder = textures.download(
-        base=site.url("/images/"), progress=lambda name, done, total: calls.append(name)
+        base=site.url("/images/"), progress=lambda now: calls.append(now.stage)
     )
     assert folder == tmp_path / "textures"
     read = textures.read_folder(folder)
     assert read.names == textures.PLATES == ("herringbone_weave", "straw", "bark")
     for name, picture in zip(read.names, read.pictures, strict=True):
-        np.testing.assert_array_equal(picture, pictures[name] / 255)
-    assert set(calls) == {f"{name}.tiff" for name in textures.PLATES}
+        np.testing.assert_array_equal(picture, plates[name] / 255)
+    assert set(calls) == {f"fetching {name}.tiff" for name in textures.PLATES}
     textures.download(base=site.url("/images"))
     assert len(site.asked) == 3
 
@@ -827,7 +839,7 @@ def test_a_clip_that_breaks_off(corpus: dict[str, Array], tmp_path: Path) -> Non
         own.read()
     assert_sentence(error)
     clip(own.path, 4000)
-    with pytest.raises(ValueError, match=r"Ani_1_02.flac breaks off: it has 4000 of 5000 samples"):
+    with pytest.raises(ValueError, match=r"02.flac is incomplete: it has 4000 of 5000 samples"):
         own.read()
 
 
@@ -890,7 +902,7 @@ def test_an_archive_that_leaves_its_folder_is_refused(
 ) -> None:
     site.content["/a.zip"] = archive("Wavfile/amy_1_01.wav", name)
     folder = tmp_path / "one" / "two"
-    with pytest.raises(ValueError, match="outside of its own folder") as error:
+    with pytest.raises(ValueError, match="outside of its folder") as error:
         singing.download(folder, site.url("/a.zip"))
     assert_sentence(error)
     assert sorted(own.name for own in folder.iterdir()) == ["MIR-1K.zip", CHECKSUMS]

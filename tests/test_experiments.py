@@ -20,8 +20,16 @@ import torch
 import pursuit as pu
 from processes import ENVIRONMENT, assert_refused, pursuit, python
 from pursuit.datasets import textures
-from pursuit.experiments import EXPERIMENTS, approximation, find, online
-from pursuit.experiments.frame import Experiment, Part, Settings, run
+from pursuit.experiments import (
+    EXPERIMENTS,
+    approximation,
+    approximation_report,
+    find,
+    online,
+    online_report,
+)
+from pursuit.experiments.frame import Description, Experiment, Part, Settings, run
+from pursuit.progress import Progress
 from pursuit.report import Report
 
 SMALL = {
@@ -36,17 +44,24 @@ SMALL = {
 }  # fmt: skip
 
 
-def quiet(done: int, count: int, what: str) -> None:
-    pass
+def told(now: Progress) -> tuple[int, int | None, str]:
+    return now.done, now.total, now.stage
 
 
 # ---- the frame -------------------------------------------------------------------------------
 
 
+class ToyDescription(Description):
+    title, source, differences = "Squares", "none", ("None at all.",)
+
+    def write(self, result: Mapping[str, Any], report: Report) -> None:
+        report.text(f"The sum is {result['sum']}.")
+
+
 class Toy(Experiment):
     """Squares, each a part."""
 
-    name, title, source, stamp, differences = "toy", "Squares", "none", "1", ("None at all.",)
+    name, stamp, description = "toy", "1", ToyDescription()
 
     def __init__(self, settings: Settings, broken: int | None = None) -> None:
         super().__init__(settings)
@@ -73,23 +88,20 @@ class Toy(Experiment):
     def conclude(self, values: Mapping[str, Any]) -> dict[str, Any]:
         return {"sum": sum(values.values())}
 
-    def describe(self, result: Mapping[str, Any], report: Report) -> None:
-        report.text(f"The sum is {result['sum']}.")
-
 
 def test_a_run_goes_on_where_it_was_broken_off(tmp_path: Path) -> None:
     settings = Settings(seeds=(1, 2, 3, 4))
     first = Toy(settings, broken=3)
     with pytest.raises(KeyboardInterrupt):
-        run(first, tmp_path, quiet)
+        run(first, tmp_path)
     assert first.computed == [1, 2]
     assert not (tmp_path / "result.json").exists()
-    told = []
+    calls: list[Progress] = []
     second = Toy(settings)
-    result, page = run(second, tmp_path, lambda *news: told.append(news))
+    result, page = run(second, tmp_path, calls.append)
     assert second.computed == [3, 4]
     assert result["sum"] == 30
-    assert told == [(2, 4, "square 3"), (3, 4, "square 4"), (4, 4, "drawing")]
+    assert list(map(told, calls)) == [(2, 4, "square 3"), (3, 4, "square 4"), (4, 4, "drawing")]
     assert json.loads((tmp_path / "result.json").read_text())["sum"] == 30
     text = page.with_suffix(".md").read_text()
     assert "The sum is 30." in text
@@ -100,26 +112,53 @@ def test_a_run_goes_on_where_it_was_broken_off(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"value": 1}'])
 def test_a_part_that_cannot_be_read_is_computed_again(tmp_path: Path, content: bytes) -> None:
     settings = Settings(seeds=(1, 2))
-    run(Toy(settings), tmp_path, quiet)
+    run(Toy(settings), tmp_path)
     (kept,) = tmp_path.glob("parts/*/part-2.json")
     kept.write_bytes(content)
     again = Toy(settings)
-    assert run(again, tmp_path, quiet)[0]["sum"] == 5
+    assert run(again, tmp_path)[0]["sum"] == 5
     assert again.computed == [2]
 
 
 def test_what_is_kept_belongs_to_its_settings_and_data(tmp_path: Path) -> None:
-    run(Toy(Settings(seeds=(1, 2))), tmp_path, quiet)
+    run(Toy(Settings(seeds=(1, 2))), tmp_path)
     other = Toy(Settings(seeds=(1, 2, 3)))
-    run(other, tmp_path, quiet)
+    run(other, tmp_path)
     assert other.computed == [1, 2, 3]
     moved = Toy(Settings(seeds=(1, 2)))
     moved.stamp = "2"
-    run(moved, tmp_path, quiet)
+    run(moved, tmp_path)
     assert moved.computed == [1, 2]
     same = Toy(Settings(seeds=(1, 2)))
-    run(same, tmp_path, quiet)
+    run(same, tmp_path)
     assert same.computed == []
+
+
+def test_what_is_kept_does_not_depend_on_the_words_of_the_report(tmp_path: Path) -> None:
+    class Reworded(ToyDescription):
+        title, source, differences = "Sums", "other words", ("Other words.",)
+
+    run(Toy(Settings(seeds=(1, 2))), tmp_path)
+    reworded = Toy(Settings(seeds=(1, 2)))
+    reworded.description = Reworded()
+    result, page = run(reworded, tmp_path)
+    assert reworded.computed == []
+    assert result["data"] == "other words"
+    assert "Other words." in page.with_suffix(".md").read_text()
+
+
+@pytest.mark.parametrize("name", list(SMALL))
+def test_the_cache_key_of_an_experiment_has_no_prose(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = find(name)(SMALL[name])
+    key = experiment.fingerprint
+    description = type(experiment.description)
+    monkeypatch.setattr(description, "source", "other words")
+    monkeypatch.setattr(description, "title", "other words")
+    monkeypatch.setattr(description, "differences", ("other words",))
+    assert experiment.description.source == "other words"
+    assert experiment.fingerprint == key
 
 
 def test_every_experiment_is_found() -> None:
@@ -141,7 +180,7 @@ def ran(
     torch.set_num_threads(1)
     experiment = find(request.param)(SMALL[request.param])
     folder = tmp_path_factory.mktemp(request.param)
-    result, _ = run(experiment, folder, quiet)
+    result, _ = run(experiment, folder)
     return experiment, result, folder
 
 
@@ -162,7 +201,7 @@ def test_the_same_seed_gives_the_same_result(
         if number % 2:
             kept.unlink()
     again = type(experiment)(experiment.settings)
-    assert timeless(run(again, tmp_path, quiet)[0]) == timeless(result)
+    assert timeless(run(again, tmp_path)[0]) == timeless(result)
 
 
 def test_the_report_shows_the_figures_and_states_everything(
@@ -179,8 +218,8 @@ def test_the_report_shows_the_figures_and_states_everything(
     assert page.count("data:image/png;base64") == 2
     for field in dataclasses.fields(experiment.settings):
         assert f"| {field.name} |" in text
-    assert experiment.source.split(";")[0] in text
-    for sentence in experiment.differences:
+    assert experiment.description.source.split(";")[0] in text
+    for sentence in experiment.description.differences:
         assert sentence.split("`")[0] in text
 
 
@@ -243,11 +282,30 @@ def test_the_verdict_on_the_order_is_that_of_the_numbers(
             assert float(difference) == pytest.approx(means[higher] - means[lower], abs=0.006)
 
 
+def test_the_two_online_encoders_start_from_one_dictionary(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    learned = []
+
+    def noted(*arguments: Any, **options: Any) -> torch.Tensor:
+        learned.append(options["seed"])
+        return pu.learn(*arguments, **options)
+
+    monkeypatch.setattr(online, "learn", noted)
+    experiment = online.Reproduction(SMALL["online"])
+    first = experiment._first_model(0)
+    before = first.dictionary.clone()
+    experiment._follow(0)
+    experiment._follow(0, recommended=True)
+    assert learned == [0]
+    assert torch.equal(first.dictionary, before)
+
+
 def test_curves_are_not_averaged_over_the_border_of_two_textures() -> None:
     run_of = np.array([1.0] * 6 + [5.0] * 6)
-    np.testing.assert_array_equal(online._smoothed(run_of, 0, 6), run_of)
+    np.testing.assert_array_equal(online_report._smoothed(run_of, 0, 6), run_of)
     ramp = np.arange(12.0)
-    smooth = online._smoothed(ramp, 2, 6)
+    smooth = online_report._smoothed(ramp, 2, 6)
     np.testing.assert_allclose(smooth[:4], [2, 2.5, 3, 3.5])
     np.testing.assert_allclose(smooth[4:], [6, 6.5, 7, 7.5, 8, 9])
 
@@ -273,7 +331,7 @@ def test_gaps_and_equivalent_iterations_are_those_of_the_solvers() -> None:
     assert approximation._equivalent(found["ista"]["gaps"], gap * (1 + 1e-4)) == 7
     assert approximation._equivalent([3.0, 2.0, 1.0], 2.0) == 2
     assert approximation._equivalent([3.0, 2.0, 1.0], 0.5) is None
-    assert approximation._count(None, 60) == "more than 60"
+    assert approximation_report._count(None, 60) == "more than 60"
 
 
 def test_weights_follow_the_noise() -> None:
@@ -302,8 +360,8 @@ def test_they_run_on_the_real_data(name: str, data_folder: Path, tmp_path: Path)
                if field.name not in ("sigma", "bins")}  # fmt: skip
     settings = dataclasses.replace(chosen, **{**smaller, "seeds": (0,)})
     experiment = find(name)(settings, data_folder)
-    result, page = run(experiment, tmp_path, quiet)
-    assert result["data"] == experiment.source
+    result, page = run(experiment, tmp_path)
+    assert result["data"] == experiment.description.source
     if name == "online":
         assert [block["texture"] for block in result["blocks"]] == list(experiment.pictures.names)
         assert "scikit-image" not in page.with_suffix(".md").read_text()
@@ -342,7 +400,7 @@ def test_the_command_runs_goes_on_and_says_where_the_report_is(tmp_path: Path) -
     assert "seed 0: training" not in done.stderr
     assert done.stdout == f"the report: {(out / 'report.html').resolve()}\n"
     torch.set_num_threads(1)
-    whole, _ = run(online.Reproduction(SMALL["online"]), tmp_path / "whole", quiet)
+    whole, _ = run(online.Reproduction(SMALL["online"]), tmp_path / "whole")
     assert timeless(json.loads(json.dumps(whole))) == timeless(
         json.loads((out / "result.json").read_text())
     )

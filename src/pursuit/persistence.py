@@ -24,7 +24,7 @@ from .files import below, one_line
 from .models import SparseModel
 from .operators import without_zero_atoms
 
-__all__ = ["below", "build", "load", "read", "save", "write"]
+__all__ = ["below", "build", "describe", "load", "read", "save", "write"]
 
 #: the most layers of an encoder
 MOST_LAYERS = 100_000
@@ -59,7 +59,7 @@ def save(
     """
     if isinstance(obj, str | os.PathLike):
         raise TypeError("save takes the object first and then the path: save(obj, path)")
-    info, tensors = _describe(obj)
+    info, tensors = describe(obj)
     arrays = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
     if isinstance(obj, EncoderBank):
         for number, encoder in enumerate(obj):
@@ -143,7 +143,8 @@ def _tensors(saved: files.Saved) -> dict[str, Tensor]:
 # ---- descriptions ---------------------------------------------------------------------------
 
 
-def _describe(obj: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def describe(obj: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the description and the tensors of a model, an encoder or a bank."""
     if isinstance(obj, EncoderBank):
         encoders = [encoder.description for encoder in obj]
         info = {"kind": "bank", "shared": obj.shared, "encoders": encoders}

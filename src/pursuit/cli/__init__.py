@@ -1,1 +1,1 @@
-"""The command line: `main` joins the commands, each of which is a file of its own."""
+"""The command line: one file per command, which `main` joins, and what the commands share."""

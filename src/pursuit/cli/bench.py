@@ -18,14 +18,14 @@ from .errors import UsageError
 
 __all__ = ["STANDARD", "Bench", "bench"]
 
-#: what runs when nothing is named
+#: the benchmarks that run by default
 STANDARD = ("dictionary", "eager", "fronts", "lasso", "robust", "untrained")
 
 _MAIN = re.compile(r"^if __name__ == ['\"]__main__['\"]:", re.MULTILINE)
 
 
 class Bench(TyperCommand):
-    """A command that leaves alone what stands after ``--``: it becomes ``context.args``."""
+    """A command that does not parse arguments after ``--``; they become ``context.args``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         cut = args.index("--") if "--" in args else len(args)
@@ -39,51 +39,49 @@ def bench(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="NAME", help="Which to run, one after the other.", show_default=False
+            metavar="NAME", help="Benchmarks to run, one after the other.", show_default=False
         ),
     ] = None,
-    show: Annotated[
-        bool, typer.Option("--list", help="Say which benchmarks there are, and run nothing.")
-    ] = False,
+    show: Annotated[bool, typer.Option("--list", help="List the benchmarks and run none.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --list: print JSON.")] = False,
 ) -> None:
     """Run the benchmarks of the repository.
 
     Without a name, the standard set runs: --list marks it with a star.
 
-    What stands after -- goes to the scripts as it is.
+    Arguments after -- are passed to the scripts.
 
     Example: pursuit bench lasso -- --rounds 3
     """
     if as_json and not show:
         raise UsageError("--json goes with --list", context)
     if context.args and (show or not names):
-        raise UsageError("what stands after -- needs the name of a benchmark to run", context)
+        raise UsageError("arguments after -- need the name of a benchmark to run", context)
     import pursuit
 
-    folder = find(Path(pursuit.__file__).parent)
+    folder = _find(Path(pursuit.__file__).parent)
     summaries = scripts(folder)
     chosen = list(dict.fromkeys(names or (summaries if show else STANDARD)))
-    check(chosen, summaries)
+    _check(chosen, summaries)
     if show:
-        typer.echo(listing({name: summaries[name] for name in chosen}, as_json))
+        _list({name: summaries[name] for name in chosen}, as_json)
     else:
-        run(folder, chosen, context.args)
+        _run(folder, chosen, context.args)
 
 
-def find(package: Path) -> Path:
-    """The folder of the benchmarks, if the package is used from within its repository."""
+def _find(package: Path) -> Path:
+    """The folder of the benchmarks in the repository of the package."""
     root = package.resolve().parents[1]
     if not ((root / "pyproject.toml").is_file() and (root / "benchmarks").is_dir()):
         raise FileNotFoundError(
-            "the benchmarks come with the repository and are not installed; "
+            "the benchmarks are part of the repository and are not installed; "
             "clone it and run make bench there"
         )
     return root / "benchmarks"
 
 
 def scripts(folder: Path) -> dict[str, str]:
-    """The scripts of a folder that can be run, each with the first line of its docstring."""
+    """The scripts of a folder that have a main part, each with the first line of its docstring."""
     found = {}
     for path in sorted(folder.glob("*.py")):
         text = path.read_text(encoding="utf-8")
@@ -92,8 +90,8 @@ def scripts(folder: Path) -> dict[str, str]:
     return found
 
 
-def check(names: Sequence[str], known: Mapping[str, str]) -> None:
-    """All names are those of benchmarks, or a ValueError."""
+def _check(names: Sequence[str], known: Mapping[str, str]) -> None:
+    """Raise a ValueError if a name is not that of a benchmark."""
     unknown = [name for name in names if name not in known]
     if unknown:
         raise ValueError(
@@ -101,37 +99,26 @@ def check(names: Sequence[str], known: Mapping[str, str]) -> None:
         )
 
 
-def listing(summaries: Mapping[str, str], as_json: bool) -> str:
-    """Names and summaries, as text or as JSON; those of the standard set are marked."""
-    if as_json:
-        import json
+def _list(summaries: Mapping[str, str], as_json: bool) -> None:
+    """Print names and summaries; those of the standard set are marked."""
+    from .output import show
 
-        return json.dumps(
-            [
-                {"name": name, "summary": summary, "standard": name in STANDARD}
-                for name, summary in summaries.items()
-            ]
-        )
+    entries = [
+        {"name": name, "summary": summary, "standard": name in STANDARD}
+        for name, summary in summaries.items()
+    ]
     width = max(map(len, summaries), default=0)
-    lines = (
+    lines = [
         f"{'*' if name in STANDARD else ' '} {name:{width}}  {summary}"
         for name, summary in summaries.items()
-    )
-    return "\n".join([*lines, "* runs when nothing is named"])
+    ]
+    show(entries, "\n".join([*lines, "* runs by default"]), as_json)
 
 
-def run(folder: Path, names: Sequence[str], arguments: Sequence[str] = ()) -> None:
-    """Run scripts one after the other; at the end an error names those that failed.
-
-    Parameters
-    ----------
-    folder, names
-        Where the scripts are, and which of them, without ``.py``.
-    arguments
-        What each of them is given.
-    """
+def _run(folder: Path, names: Sequence[str], arguments: Sequence[str]) -> None:
+    """Run scripts one after the other; raise an error at the end that names those that failed."""
     failed = []
-    # a script must not keep back what it prints because nobody watches a terminal
+    # without it, scripts buffer what they print if stdout is not a terminal
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     for name in names:
         typer.echo(f"---- {' '.join([name, *arguments])}")
@@ -150,6 +137,6 @@ def _summary(text: str) -> str:
     try:
         lines = (ast.get_docstring(ast.parse(text)) or "").splitlines()
     except SyntaxError:
-        # running it tells more about it
+        # it is listed nevertheless; running it shows the error
         lines = []
     return lines[0] if lines else ""

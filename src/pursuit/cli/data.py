@@ -1,7 +1,7 @@
-"""Data files of the commands: signals and codes, one a row, read and written piece by piece.
+"""Data files of the commands: signals and codes as rows, read and written piece by piece.
 
-Only .npy files are read from the disk as they are needed, so that they may be larger than the
-memory; the others are loaded. What is written is there whole in the end, or not at all.
+Files in .npy format are memory-mapped and may be larger than the memory; others are loaded. An
+output file is complete or does not exist.
 """
 
 from __future__ import annotations
@@ -19,36 +19,35 @@ from typing import IO, Any
 
 import numpy as np
 
-from ..files import one_line, whole
+from .._words import listed, one_line
+from ..files import whole
 
-__all__ = ["Table", "appended", "check_output", "open_table", "patches"]
+__all__ = ["Table", "appended", "check_output", "open_pictures", "open_table"]
 
 Array = np.ndarray[Any, Any]
 
 READABLE = (".npy", ".npz", ".csv", ".parquet")
 WRITABLE = (".npy", ".npz", ".csv")
-PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp", ".pgm")
-#: numbers that a piece of a file has at most
+#: the most numbers in a piece of a file
 PIECE = 2**22
-#: bytes of a memory map that may be in memory before they are given back
+#: bytes of a memory map that are read before its pages are released
 TOUCHED = 2**26
-#: what the system may read for one row
+#: bytes that the operating system may read ahead for one row
 READ_AHEAD = 2**18
-#: patches whose standard deviation is below this part of the range from black to white stay small
-FLAT = 0.02
 
 
 class Table:
-    """Rows of numbers, given out as float32; of a memory map only what is asked for is read.
+    """A table of numbers whose rows are returned as float32.
 
-    It has what `fit` asks of an array: a shape, a length and rows by number.
+    Of a memory map only the requested rows are read. The table can be passed to `fit` in place of
+    an array, because it has a shape, a length and rows by number.
 
     Parameters
     ----------
     values
         An array or a memory map, shape (n, m).
     name
-        What errors call it, usually the path.
+        The name in error messages, usually the path.
     """
 
     def __init__(self, values: Array, name: str) -> None:
@@ -70,7 +69,7 @@ class Table:
         return len(self.values)
 
     def __getitem__(self, rows: Any) -> Array:
-        """Rows by number or slice; many that are far apart are read a few at a time."""
+        """Rows by number or slice; many scattered rows are read in several parts."""
         few = TOUCHED // READ_AHEAD
         if not isinstance(rows, np.ndarray) or len(rows) <= few:
             return self._taken(rows, np.float32)
@@ -78,15 +77,16 @@ class Table:
         return np.concatenate([self._taken(part, np.float32) for part in parts])
 
     def pieces(self, width: int = 0, dtype: Any = np.float32) -> Iterator[tuple[int, Array]]:
-        """The table piece by piece, each with the number of its first row; a row that is not finite
-        is a ValueError.
+        """Iterate over the table: yields pairs of the number of a first row, and rows from there.
+
+        Raises a ValueError at the first row that is not finite.
 
         Parameters
         ----------
         width
-            The width of what is made of a row, if that is larger than the table's own.
+            The number of columns that a row is converted to, if they are more than the table has.
         dtype
-            What the numbers are given out as.
+            The type of the rows.
         """
         length = max(1, PIECE // max(width, self.shape[1], 1))
         for start in range(0, len(self), length):
@@ -100,17 +100,23 @@ class Table:
             yield start, piece
 
     def check(self, nonnegative: bool = False) -> None:
-        """All numbers are finite, and not negative if asked, or a ValueError names a row."""
+        """Raise a ValueError that names the row if a number is not finite.
+
+        Parameters
+        ----------
+        nonnegative
+            Refuse negative numbers too.
+        """
         for start, piece in self.pieces():
             if nonnegative and piece.size and float(piece.min()) < 0:
                 row = start + int(np.flatnonzero((piece < 0).any(axis=1))[0])
                 raise ValueError(
-                    f"{self.name} contains negative values, first in row {row}; nmf and rnmf are "
-                    "for data that are not"
+                    f"{self.name} contains negative values, first in row {row}; nmf and rnmf need "
+                    "non-negative data"
                 )
 
     def _taken(self, rows: Any, dtype: Any) -> Array:
-        with np.errstate(over="ignore"):  # what becomes infinite is found and named
+        with np.errstate(over="ignore"):  # overflow to infinity is reported by `pieces`
             taken = np.array(self.values[rows], dtype=dtype, order="C")
         self._touched += max(taken.nbytes, READ_AHEAD * len(taken))
         if self._touched >= TOUCHED:
@@ -118,10 +124,10 @@ class Table:
         return taken
 
     def _release(self) -> None:
-        """Give the pages back that were read; they stay in the system's cache."""
-        own = getattr(self.values, "_mmap", None)
-        if own is not None and hasattr(mmap, "MADV_DONTNEED"):
-            own.madvise(mmap.MADV_DONTNEED)
+        """Release the pages that were read; they stay in the cache of the operating system."""
+        memory_map = getattr(self.values, "_mmap", None)
+        if memory_map is not None and hasattr(mmap, "MADV_DONTNEED"):
+            memory_map.madvise(mmap.MADV_DONTNEED)
         self._touched = 0
 
 
@@ -129,24 +135,28 @@ class Table:
 
 
 def open_table(path: Path, key: str | None = None) -> Table:
-    """The rows of a file, by its suffix.
+    """Open a file of rows.
 
     Parameters
     ----------
     path
-        .npy (memory-mapped), .npz, .csv (with or without a line of names) or .parquet.
+        A file in .npy (memory-mapped), .npz, .csv (with or without a header) or .parquet format.
     key
-        Which array of an .npz file; not needed if it has one.
+        The name of an array in an .npz file; not needed if it has only one.
+
+    Returns
+    -------
+    Table
     """
     if path.is_dir():
-        raise ValueError(f"{path} is a folder; a file is needed, {_either(READABLE)}")
+        raise ValueError(f"{path} is a folder; a file is needed, {listed(READABLE, 'or')}")
     suffix = path.suffix.lower()
     if suffix not in READABLE:
-        raise ValueError(f"{path} must end in {_either(READABLE)}")
+        raise ValueError(f"{path} must end in {listed(READABLE, 'or')}")
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
     if key is not None and suffix != ".npz":
-        raise ValueError(f"--key names an array of an .npz file, but {path} is none")
+        raise ValueError(f"--key names an array of an .npz file, but {path} is not one")
     match suffix:
         case ".npy":
             values = _read_npy(path)
@@ -163,7 +173,7 @@ def _read_npy(path: Path) -> Array:
     with _damage(path, ".npy"):
         values = np.load(path, mmap_mode="r", allow_pickle=False)
         if not isinstance(values, np.ndarray):
-            raise ValueError("it is an archive of arrays; call it *.npz")
+            raise ValueError("it is an archive of arrays; rename it to *.npz")
         return values
 
 
@@ -171,7 +181,7 @@ def _read_npz(path: Path, key: str | None) -> Array:
     with _damage(path, ".npz"):
         archive = np.load(path, allow_pickle=False)
         if isinstance(archive, np.ndarray):
-            raise ValueError("it is a single array; call it *.npy")
+            raise ValueError("it is a single array; rename it to *.npy")
         with archive:
             names = list(archive.files)
             if key is None and len(names) == 1:
@@ -186,7 +196,7 @@ def _read_npz(path: Path, key: str | None) -> Array:
 
 
 def _read_csv(path: Path) -> Array:
-    # a byte order mark, which some spreadsheets write, is no part of the first number
+    # utf-8-sig: some spreadsheets write a byte order mark in front of the first number
     with open(path, encoding="utf-8-sig") as file:
         skipped = 0
         first = ""
@@ -208,8 +218,8 @@ def _read_csv(path: Path) -> Array:
                 file.seek(0)
                 return np.loadtxt(file, delimiter=delimiter, skiprows=skipped, ndmin=2)
     except ValueError as error:
-        raise ValueError(f"{path} is no table of numbers: {one_line(error)}") from error
-    raise ValueError(f"{path} has names of columns, but no numbers")
+        raise ValueError(f"{path} is not a table of numbers: {one_line(error)}") from error
+    raise ValueError(f"{path} has a header, but no numbers")
 
 
 def _is_number(cell: str) -> bool:
@@ -231,11 +241,11 @@ def _read_parquet(path: Path) -> Array:
     for name, read in readers.items():
         try:
             return np.asarray(read(import_module(name)))
-        except ImportError:  # also from pandas, which needs one of two others for it
+        except ImportError:  # pandas raises it too, where it has no engine
             continue
         except OSError:
             raise
-        except Exception as error:  # each of them has errors of its own
+        except Exception as error:  # each library raises exceptions of its own kind
             raise ValueError(f"{path} cannot be read: {one_line(error)}") from error
     raise ImportError(
         f"reading {path} needs pyarrow or polars; install one with pip install pyarrow"
@@ -255,70 +265,11 @@ def _damage(path: Path, suffix: str) -> Iterator[None]:
 # ---- pictures -------------------------------------------------------------------------------
 
 
-def patches(folder: Path, size: int = 8, count: int = 20_000, seed: int = 0) -> Table:
-    """Random patches of the pictures in a folder as rows, shape (count, size^2).
+def open_pictures(folder: Path, size: int, count: int, seed: int) -> Table:
+    """Random patches of the pictures in a folder as rows; see `datasets.pictures.patches`."""
+    from ..datasets.pictures import patches
 
-    Every patch of every picture is equally likely. Each is made of grey values, has mean zero and
-    is divided by ``max(std, 0.02)``: unit variance, but what is flat stays small.
-    """
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise ImportError(
-            "reading pictures needs Pillow; install it with pip install 'pursuit[vision]'"
-        ) from error
-    if size < 2:
-        raise ValueError(f"patch must be at least 2, got {size}")
-    if count < 1:
-        raise ValueError(f"patches must be at least 1, got {count}")
-    paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in PICTURES)
-    if not paths:
-        raise ValueError(f"{folder} has no pictures ({', '.join(PICTURES)})")
-    places = []
-    for path in paths:
-        with _unreadable(path), Image.open(path) as picture:
-            width, height = picture.size
-        places.append(max(height - size + 1, 0) * max(width - size + 1, 0))
-    total = sum(places)
-    if total == 0:
-        raise ValueError(f"no picture in {folder} is as large as a patch of {size} x {size}")
-    rng = np.random.default_rng(seed)
-    counts = rng.multinomial(count, [own / total for own in places])
-    x = np.empty((count, size * size), np.float32)
-    start = 0
-    for path, own in zip(paths, counts, strict=True):
-        if own == 0:
-            continue
-        with _unreadable(path), Image.open(path) as picture:
-            grey = _grey(picture)
-        windows = np.lib.stride_tricks.sliding_window_view(grey, (size, size))
-        top, left = (rng.integers(0, extent, own) for extent in windows.shape[:2])
-        x[start : start + own] = windows[top, left].reshape(own, -1)
-        start += own
-    x -= x.mean(axis=1, keepdims=True)
-    x /= np.maximum(x.std(axis=1, keepdims=True), FLAT)
-    rng.shuffle(x)
-    return Table(x, str(folder))
-
-
-def _grey(picture: Any) -> Array:
-    """Grey values, from 0 for black to 1 for white."""
-    if picture.mode.startswith("I"):
-        return np.asarray(picture, np.float32) / 65535
-    if picture.mode == "F":
-        values = np.asarray(picture, np.float32)
-        return values / max(float(np.abs(values).max()), 1.0)
-    return np.asarray(picture.convert("L"), np.float32) / 255
-
-
-@contextmanager
-def _unreadable(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except PermissionError:
-        raise
-    except Exception as error:  # each format has errors of its own
-        raise ValueError(f"{path} cannot be read as a picture: {one_line(error)}") from error
+    return Table(patches(folder, size, count, seed), str(folder))
 
 
 # ---- writing --------------------------------------------------------------------------------
@@ -327,15 +278,15 @@ def _unreadable(path: Path) -> Iterator[None]:
 def check_output(
     path: Path, inputs: Sequence[Path] = (), suffixes: Sequence[str] = WRITABLE
 ) -> None:
-    """A file can be written there without harm to the inputs, or an error says why not."""
+    """Raise an error if a file cannot be written there, or would replace one of the inputs."""
     if suffixes and path.suffix.lower() not in suffixes:
-        raise ValueError(f"{path} must end in {_either(suffixes)}")
+        raise ValueError(f"{path} must end in {listed(suffixes, 'or')}")
     if path.is_dir():
         raise ValueError(f"{path} is a folder; give the name of a file")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} to")
-    for own in inputs:
-        if own.exists() and path.exists() and own.samefile(path):
+    for source in inputs:
+        if source.exists() and path.exists() and source.samefile(path):
             raise ValueError(f"{path} is the input itself; give the output another name")
 
 
@@ -343,19 +294,21 @@ def check_output(
 def appended(
     path: Path, rows: int, columns: int, dtype: Any, name: str
 ) -> Iterator[Callable[[Array], None]]:
-    """Within, a function that appends rows to a file; after an error there is no new file.
+    """Context manager: yields a function that appends rows to a new file.
+
+    The file replaces an existing one when it is complete; after an error nothing has changed.
 
     Parameters
     ----------
     path
-        .npy, .npz or .csv. A file that is there is replaced once the new one is complete.
+        A file in .npy, .npz or .csv format.
     rows, columns, dtype
-        What will be written altogether.
+        Shape and type of all rows together.
     name
-        What the array is called in an .npz file.
+        The name of the array in an .npz file.
     """
     with (
-        _ends_when_told(),
+        _termination_as_exception(),
         whole(path) as file,
         _arrays(file, path.suffix.lower(), (rows, columns), dtype, name) as append,
     ):
@@ -368,7 +321,7 @@ def _arrays(
 ) -> Iterator[Callable[[Array], None]]:
     match suffix:
         case ".csv":
-            # so many digits tell any two numbers apart
+            # enough digits to tell any two numbers apart
             digits = 9 if np.dtype(dtype) == np.float32 else 17
             yield lambda values: np.savetxt(file, values, fmt=f"%.{digits}g", delimiter=",")
         case ".npz":
@@ -382,8 +335,8 @@ def _arrays(
 
 
 @contextmanager
-def _ends_when_told() -> Iterator[None]:
-    """Within, the signal to end is an exception, so that nothing is left behind."""
+def _termination_as_exception() -> Iterator[None]:
+    """Context manager: SIGTERM raises SystemExit inside, so that temporary files are removed."""
 
     def end(number: int, frame: object) -> None:
         raise SystemExit(128 + number)
@@ -407,8 +360,3 @@ def _binary(file: IO[bytes], shape: tuple[int, int], dtype: Any) -> Callable[[Ar
         file.write(np.ascontiguousarray(values, dtype).data)
 
     return append
-
-
-def _either(words: Sequence[str]) -> str:
-    *others, last = words
-    return f"{', '.join(others)} or {last}" if others else last

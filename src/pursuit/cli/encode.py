@@ -1,57 +1,52 @@
 """`pursuit encode` and `pursuit decode`: codes of signals and back, from file to file.
 
-Files are worked off piece by piece. What a trained encoder does by itself does not need torch;
-exact codes, models without an encoder and single parts do.
+Files are processed piece by piece. A trained encoder runs without torch; exact codes, models
+without an encoder, and single parts need it.
 """
 
 from __future__ import annotations
 
 import math
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from .options import AsJson, Key
+
 if TYPE_CHECKING:
     import numpy as np
 
+    from ..files import Saved
     from .data import Array, Table
 
 __all__ = ["decode", "encode"]
 
-#: the relative gap of codes that no encoder gives
-EXACT = 1e-6
-
 
 class Part(StrEnum):
-    """What robust models split signals into."""
+    """The parts of the signals of robust models."""
 
     LOW_RANK = "low_rank"
     SPARSE = "sparse"
 
 
 ModelFile = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="The file of an encoder, or of a model.")
+    Path, typer.Argument(metavar="MODEL", help="The file of an encoder or of a model.")
 ]
 Output = Annotated[
     Path,
-    typer.Option("--output", "-o", metavar="OUTPUT", help="What to write: .npy, .npz or .csv."),
-]
-Key = Annotated[
-    str | None, typer.Option(help="Which array of an .npz file; not needed if it has one.")
+    typer.Option("--output", "-o", metavar="OUTPUT", help="The file to write: .npy, .npz or .csv."),
 ]
 Threads = Annotated[
-    int | None, typer.Option(min=1, help="How many threads work; by default one a core.")
+    int | None, typer.Option(min=1, help="The number of threads; by default one per core.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print what was written as one JSON object.")]
 
 
-class Work(NamedTuple):
-    """What is done with the rows of a file."""
+class _Work(NamedTuple):
+    """A function on rows, the numbers of columns it takes and returns, and its dtype."""
 
     run: Callable[[Array], Array]
     features: int
@@ -59,8 +54,8 @@ class Work(NamedTuple):
     dtype: type[np.floating[Any]]
 
 
-class Gaps:
-    """The certificates of exact codes, as they come."""
+class _Gaps:
+    """The largest certified gaps of solutions, and the number of rows without convergence."""
 
     def __init__(self) -> None:
         self.largest, self.relative, self.unconverged = 0.0, 0.0, 0
@@ -84,6 +79,10 @@ class Gaps:
             "unconverged": self.unconverged,
         }
 
+    def __str__(self) -> str:
+        text = f"largest certified gap {self.largest:.2g} ({self.relative:.2g} of the objective)"
+        return f"{text}, {self.unconverged} rows have not converged" if self.unconverged else text
+
 
 def encode(
     model: ModelFile,
@@ -100,7 +99,7 @@ def encode(
         typer.Option(
             min=0,
             help="Solve exactly, to this relative gap, starting from the encoder's codes. "
-            "Without an encoder in MODEL this is what happens anyway, by default with 1e-6.",
+            "If MODEL has no encoder, codes are always exact, by default to 1e-6.",
         ),
     ] = None,
     key: Key = None,
@@ -109,45 +108,35 @@ def encode(
 ) -> None:
     """Write the codes of signals.
 
-    OUTPUT is there whole in the end, or not at all.
+    OUTPUT is complete or does not exist.
 
     Example: pursuit encode model.safetensors X.npy -o codes.npy
     """
     from .data import check_output, open_table
+    from .output import show
 
     started = time.perf_counter()
     check_output(output, (model, data))
-    gaps = Gaps()
-    kind = _kind(model)
+    saved = _open(model)
     table = open_table(data, key)
-    if kind == "encoder" and tol is None:
-        work = _encoder(model, threads)
-    else:
-        work = _solver(model, EXACT if tol is None else tol, threads, gaps)
+    learned = saved.info["kind"] == "encoder" and tol is None
+    gaps = _Gaps()
+    work = _encoder(saved, threads) if learned else _solver(saved, tol, threads, gaps)
     _convert(table, work, output, "codes", f"{model} is for signals of {work.features} features")
     written: dict[str, Any] = {
         "path": str(output),
         "rows": len(table),
         "size": work.columns,
-        "method": "encoder" if kind == "encoder" and tol is None else "exact",
+        "method": "encoder" if learned else "exact",
         "bytes": output.stat().st_size,
         "seconds": round(time.perf_counter() - started, 3),
     }
-    proof = ""
-    if written["method"] == "exact":
+    text = "{path}: {rows} codes of size {size}, {method}; {bytes} bytes, {seconds:.1f} s"
+    sentence = text.format(**written)
+    if not learned:
         written |= gaps.describe()
-        proof = f"; largest certified gap {gaps.largest:.2g} ({gaps.relative:.2g} of the objective)"
-        if gaps.unconverged:
-            proof += f", {gaps.unconverged} rows have not converged"
-    if as_json:
-        _print_json(written)
-        return
-    typer.echo(
-        "{path}: {rows} codes of size {size}, {method}; {bytes} bytes, {seconds:.1f} s".format(
-            **written
-        )
-        + proof
-    )
+        sentence += f"; {gaps}"
+    show(written, sentence, as_json)
 
 
 def decode(
@@ -164,20 +153,21 @@ def decode(
     threads: Threads = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the signals that codes stand for.
+    """Write the signals that codes represent.
 
-    OUTPUT is there whole in the end, or not at all.
+    OUTPUT is complete or does not exist.
 
     Example: pursuit decode model.safetensors codes.npy -o X.npy
     """
     from .data import check_output, open_table
+    from .output import show
 
     started = time.perf_counter()
     check_output(output, (model, codes))
-    kind = _kind(model)
+    saved = _open(model)
     table = open_table(codes, key)
-    plain = kind == "encoder" and part is None
-    work = _decoder(model) if plain else _parts(model, part, threads)
+    plain = saved.info["kind"] == "encoder" and part is None
+    work = _decoder(saved) if plain else _parts(saved, part, threads)
     _convert(table, work, output, "signals", f"{model} has codes of size {work.features}")
     written: dict[str, Any] = {
         "path": str(output),
@@ -187,71 +177,68 @@ def decode(
         "bytes": output.stat().st_size,
         "seconds": round(time.perf_counter() - started, 3),
     }
-    if as_json:
-        _print_json(written)
-        return
     what = "signals" if part is None else f"{part} parts"
-    typer.echo(
-        f"{output}: {len(table)} {what} of {work.columns} features; {written['bytes']} bytes, "
-        f"{written['seconds']:.1f} s"
-    )
+    text = "{path}: {rows} {what} of {features} features; {bytes} bytes, {seconds:.1f} s"
+    show(written, text.format(what=what, **written), as_json)
 
 
-def _kind(path: Path) -> str:
-    """What a file holds, "encoder" or "model"; all else is a ValueError."""
-    from ..files import read
+def _open(path: Path) -> Saved:
+    """Open the file of an encoder or a model; a ValueError for all others."""
+    from ..files import open_saved
 
-    kind = read(path)[1].get("kind")
+    saved = open_saved(path)
+    kind = saved.info.get("kind")
     if kind not in ("encoder", "model"):
         raise ValueError(f"an encoder or a model is needed, but {path} holds a {kind}")
-    return str(kind)
+    return saved
 
 
-def _encoder(path: Path, threads: int | None) -> Work:
+def _encoder(saved: Saved, threads: int | None) -> _Work:
     import numpy as np
 
-    from ..runtime.compiled import Compiled, load
+    from ..runtime.compiled import Compiled, build
 
-    encoder = load(path, threads=threads)
+    encoder = build(saved, threads=threads)
     assert isinstance(encoder, Compiled)
-    return Work(encoder, encoder.features, encoder.size, np.float32)
+    return _Work(encoder, encoder.features, encoder.size, np.float32)
 
 
-def _decoder(path: Path) -> Work:
+def _decoder(saved: Saved) -> _Work:
     import numpy as np
 
-    from ..runtime.compiled import Compiled, load
+    from ..runtime.compiled import Compiled, build
 
-    encoder = load(path)
+    encoder = build(saved)
     assert isinstance(encoder, Compiled)
-    return Work(encoder.decode, encoder.size, encoder.features, np.float32)
+    return _Work(encoder.decode, encoder.size, encoder.features, np.float32)
 
 
-def _solver(path: Path, tol: float, threads: int | None, gaps: Gaps) -> Work:
+def _solver(saved: Saved, tol: float | None, threads: int | None, gaps: _Gaps) -> _Work:
     import torch
 
     from ..solvers.solve import solve
 
-    model, encoder = _loaded(path, threads)
+    model, encoder = _built(saved, threads)
+    options: dict[str, Any] = {} if tol is None else {"tol": tol}
 
     def run(x: Array) -> Array:
-        solution = solve(model, torch.from_numpy(x), tol=tol, init=encoder)
+        solution = solve(model, torch.from_numpy(x), init=encoder, **options)
         gaps.add(solution)
         codes: Array = solution.codes.numpy()
         return codes
 
-    return Work(run, model.features, model.code_size, _dtype(model))
+    return _Work(run, model.features, model.code_size, _dtype(model))
 
 
-def _parts(path: Path, part: Part | None, threads: int | None) -> Work:
+def _parts(saved: Saved, part: Part | None, threads: int | None) -> _Work:
     import torch
 
-    model, _ = _loaded(path, threads)
+    model, _ = _built(saved, threads)
 
-    def run(codes: Array) -> Array:
+    def run(rows: Array) -> Array:
         with torch.no_grad():
-            given = torch.from_numpy(codes)
-            signals = model.decode(given) if part is None else getattr(model.split(given), part)
+            codes = torch.from_numpy(rows)
+            signals = model.decode(codes) if part is None else getattr(model.split(codes), part)
         if signals is None:
             raise ValueError(f"codes of {type(model).__name__} have no {part} part")
         values: Array = signals.numpy()
@@ -261,21 +248,21 @@ def _parts(path: Path, part: Part | None, threads: int | None) -> Work:
     if part is not None:
         import numpy as np
 
-        run(np.zeros((1, model.code_size), dtype))  # a part that is missing is told before all else
-    return Work(run, model.code_size, model.features, dtype)
+        run(np.zeros((1, model.code_size), dtype))  # refuses a missing part before any work
+    return _Work(run, model.code_size, model.features, dtype)
 
 
-def _loaded(path: Path, threads: int | None) -> tuple[Any, Any]:
-    """The model of a file, and its encoder if it has one."""
+def _built(saved: Saved, threads: int | None) -> tuple[Any, Any]:
+    """The model of a file, and its encoder or None."""
     import torch
 
     from ..models import SparseModel
-    from ..persistence import load
+    from ..persistence import build
 
     if threads is not None:
         torch.set_num_threads(threads)
-    thing = load(path)
-    return (thing, None) if isinstance(thing, SparseModel) else (thing.model, thing)
+    built = build(saved)
+    return (built, None) if isinstance(built, SparseModel) else (built.model, built)
 
 
 def _dtype(model: Any) -> type[np.floating[Any]]:
@@ -285,35 +272,19 @@ def _dtype(model: Any) -> type[np.floating[Any]]:
     return np.float64 if model.dtype == torch.float64 else np.float32
 
 
-def _convert(table: Table, work: Work, output: Path, name: str, needs: str) -> None:
-    """Run over a table and write what comes out."""
+def _convert(table: Table, work: _Work, output: Path, name: str, needs: str) -> None:
+    """Convert the rows of a table and write the result."""
+    from ..progress import Progress
     from .data import appended
+    from .progress import shown
 
     rows, columns = table.shape
     if columns != work.features:
         raise ValueError(f"{table.name} has {columns} columns, but {needs}")
-    with appended(output, rows, work.columns, work.dtype, name) as append:
-        pieces = (piece for _, piece in table.pieces(work.columns, work.dtype))
-        for piece in _watched(pieces, rows):
+    with (
+        appended(output, rows, work.columns, work.dtype, name) as append,
+        shown() as callback,
+    ):
+        for start, piece in table.pieces(work.columns, work.dtype):
+            callback(Progress("rows", start, rows))
             append(work.run(piece))
-
-
-def _watched(pieces: Iterator[Array], rows: int) -> Iterator[Array]:
-    """The same pieces, with a bar that moves if somebody watches."""
-    if not sys.stderr.isatty():
-        yield from pieces
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("rows", total=rows)
-        for piece in pieces:
-            yield piece
-            progress.advance(task, len(piece))
-
-
-def _print_json(written: dict[str, Any]) -> None:
-    import json
-
-    typer.echo(json.dumps(written))

@@ -1,7 +1,7 @@
-"""Errors as one sentence: what a user can cause is answered by a line, not by a traceback.
+"""Error messages: mistakes of a user are answered by one line instead of a traceback.
 
-Commands raise what the library raises. The exit code is 1 for an error, 2 for a wrong use of the
-command line, and 130, as in a shell, after Ctrl-C. What nobody expects keeps its traceback.
+Commands raise the exceptions of the library. The exit code is 1 for an error, 2 for a wrong use of
+the command line, and 130, as in a shell, after Ctrl-C. Unexpected exceptions keep their traceback.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from .._words import one_line
+
 __all__ = ["Commands", "UsageError", "sentences"]
 
-#: what wrong files, values and installations raise; missing files and rights are OSErrors
+#: exceptions of wrong files, values and installations; missing files and rights are OSErrors
 EXPECTED = (ValueError, TypeError, ImportError, OSError)
-#: what typer raises for a wrong use; it does not export the class itself
+#: the exception of typer for a wrong use; typer does not export it
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
 
 
 class Commands(TyperGroup):
-    """The group of all commands, whose errors are sentences."""
+    """The group of all commands, which prints errors as one line."""
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
         with sentences():
@@ -37,7 +39,7 @@ class Commands(TyperGroup):
 
 @contextmanager
 def sentences(debug: bool = False) -> Iterator[None]:
-    """Within, an expected exception ends the program with one line on stderr.
+    """Context manager: an expected exception inside ends the program with one line on stderr.
 
     Parameters
     ----------
@@ -51,7 +53,7 @@ def sentences(debug: bool = False) -> Iterator[None]:
     except UsageError as error:
         _end(f"error: {_misuse(error)}", error.exit_code, debug=False)
     except BrokenPipeError:
-        # the reader of our output has seen enough, and typer ends quietly
+        # whoever read our output has closed it; typer ends the program quietly
         raise
     except EXPECTED as error:
         _end(f"error: {_sentence(error)}", 1, debug)
@@ -67,16 +69,12 @@ def _end(line: str, code: int, debug: bool) -> NoReturn:
 
 def _misuse(error: Any) -> str:
     command = "pursuit" if error.ctx is None else error.ctx.command_path
-    return f"{_one_line(error.format_message()).rstrip('.')} (see {command} --help)"
+    return f"{one_line(error.format_message(), None).rstrip('.')} (see {command} --help)"
 
 
 def _sentence(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
-        # the second name, where there is one, is that of the file that was to be written
+        # the second name, if any, is that of the file to be written
         names = [name for name in (error.filename2, error.filename) if name is not None]
-        return _one_line(": ".join([*map(str, names[:1]), error.strerror]))
-    return _one_line(str(error)) or type(error).__name__
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
+        return one_line(": ".join([*map(str, names[:1]), error.strerror]), None)
+    return one_line(error, None)

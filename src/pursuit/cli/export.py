@@ -7,22 +7,20 @@ from typing import Annotated, Any
 
 import typer
 
+from .options import AsJson
+
 __all__ = ["export"]
 
 
 def export(
-    model: Annotated[
-        Path, typer.Argument(metavar="MODEL", help="The file that an encoder was saved to.")
-    ],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The file of a saved encoder.")],
     output: Annotated[
         Path, typer.Argument(metavar="OUTPUT", help="The file to write, usually *.onnx.")
     ],
     opset: Annotated[
         int, typer.Option(help="The version of ONNX's operators; older runtimes need older ones.")
     ] = 17,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print what was written as one JSON object.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write a saved encoder to an ONNX file.
 
@@ -33,29 +31,26 @@ def export(
     if model.exists() and output.exists() and model.samefile(output):
         raise ValueError(f"{output} is the encoder itself; give the ONNX file another name")
     from ..runtime.onnx import export_onnx
+    from .output import show
 
     export_onnx(model, output, opset)
-    written = describe(output)
-    if as_json:
-        import json
-
-        typer.echo(json.dumps(written))
-        return
-    typer.echo(
+    written = _describe(output)
+    text = (
         "{path}: {features} features to codes of size {size} by {layers} layers; "
-        "{nodes} nodes, opset {opset}, {bytes} bytes".format(**written)
+        "{nodes} nodes, opset {opset}, {bytes} bytes"
     )
+    show(written, text.format(**written), as_json)
 
 
-def describe(path: Path) -> dict[str, Any]:
-    """What stands in an ONNX file that was exported: shapes, layers, nodes and bytes."""
+def _describe(path: Path) -> dict[str, Any]:
+    """Shapes, layers, nodes and bytes of an exported ONNX file."""
     import json
 
     import onnx
 
     model = onnx.load(path)
-    (said,) = (entry.value for entry in model.metadata_props if entry.key == "pursuit")
-    encoder = json.loads(said)
+    (text,) = (entry.value for entry in model.metadata_props if entry.key == "pursuit")
+    encoder = json.loads(text)
     return {
         "path": str(path),
         "features": encoder["features"],

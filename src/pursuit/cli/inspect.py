@@ -1,82 +1,80 @@
-"""`pursuit inspect`: what a saved model, encoder, bank or checkpoint is."""
+"""`pursuit inspect`: the content of a saved model, encoder, bank or checkpoint."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-__all__ = ["describe", "inspect"]
+from .options import AsJson
 
-#: lists longer than this are counted, not shown
+if TYPE_CHECKING:
+    from ..files import Saved
+
+__all__ = ["inspect"]
+
+#: longer lists are not printed, only their length
 LONGEST = 8
 
 
 def inspect(
     path: Annotated[
-        Path, typer.Argument(metavar="FILE", help="What fit, or save of the library, has written.")
+        Path, typer.Argument(metavar="FILE", help="A file that fit or the library has saved.")
     ],
     plot: Annotated[
         Path | None,
         typer.Option(metavar="PICTURE", help="Draw the atoms to this file: .png, .svg or .pdf."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Say what a file holds: model, sizes, layers, cost, training, provenance.
+    """Show the content of a file: model, sizes, layers, cost, training, provenance.
 
     Atoms whose length is a square are drawn as pictures.
 
     Example: pursuit inspect model.safetensors --plot atoms.png
     """
-    from ..files import read
+    from ..files import open_saved
+    from .output import show
 
-    arrays, info = read(path)
-    said = {**describe(path, arrays, info), "bytes": path.stat().st_size}
+    saved = open_saved(path)
+    content = {**_describe(saved), "bytes": path.stat().st_size}
     if plot is not None:
-        said["plot"] = str(plot)
-        _draw(path, plot, arrays)
-    if as_json:
-        import json
-
-        typer.echo(json.dumps(said))
-        return
-    lines = list(_lines(said))
+        content["plot"] = str(plot)
+        _draw(saved, plot)
+    lines = list(_lines(content))
     width = max(len(name) for name, _ in lines)
-    for name, value in lines:
-        typer.echo(f"{name:{width}}  {value}".rstrip())
+    text = "\n".join(f"{name:{width}}  {value}".rstrip() for name, value in lines)
+    show(content, text, as_json)
 
 
-def describe(path: Path, arrays: Mapping[str, Any], info: Mapping[str, Any]) -> dict[str, Any]:
-    """What stands in a file that was read, as plain data."""
-    common = {"path": str(path), "kind": info.get("kind"), "format": info.get("version")}
+def _describe(saved: Saved) -> dict[str, Any]:
+    """The content of a file as plain data."""
+    info = saved.describe()
+    common = {"path": str(saved.path), "kind": info.get("kind"), "format": info.get("version")}
     match info.get("kind"):
         case "model":
-            from ..persistence import load
-
-            own = {"model": info["model"], **_sizes(load(path))}
+            special = {"model": info["model"], **_sizes(_built(saved))}
         case "encoder":
-            from ..persistence import load
-
-            own = _encoder(info, load(path))
+            special = _encoder(info, _built(saved))
         case "bank":
-            from ..persistence import load
-
-            bank = load(path)
-            own = {
+            pairs = zip(info["encoders"], _built(saved), strict=True)
+            special = {
                 "shared": info["shared"],
-                "encoders": [
-                    _encoder(each, encoder)
-                    for each, encoder in zip(info["encoders"], bank, strict=True)
-                ],
+                "encoders": [_encoder(each, encoder) for each, encoder in pairs],
             }
         case "checkpoint":
-            own = {"settings": info["settings"], "steps": info["history"]["steps"]}
+            special = {"settings": info["settings"], "steps": info["history"]["steps"]}
         case _:
-            own = {}
-    shapes = {name: list(array.shape) for name, array in arrays.items()}
-    return {**common, **own, "provenance": info.get("provenance"), "shapes": shapes}
+            special = {}
+    return {**common, **special, "provenance": info.get("provenance"), "shapes": info["shapes"]}
+
+
+def _built(saved: Saved) -> Any:
+    from ..persistence import build
+
+    return build(saved)
 
 
 def _encoder(info: Mapping[str, Any], encoder: Any) -> dict[str, Any]:
@@ -103,52 +101,53 @@ def _sizes(model: Any) -> dict[str, Any]:
 # ---- for readers ----------------------------------------------------------------------------
 
 
-def _lines(said: Mapping[str, Any], indent: str = "") -> Iterator[tuple[str, str]]:
-    for name, value in said.items():
+def _lines(content: Mapping[str, Any], indent: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in content.items():
         match name, value:
             case ("shapes", _) | (_, None):
                 continue
             case "encoders", list():
-                for number, own in enumerate(value):
+                for number, encoder in enumerate(value):
                     yield f"encoder {number}", ""
-                    yield from _lines(own, "  ")
+                    yield from _lines(encoder, "  ")
             case (("encoder" | "model"), {"type": str(kind), "arguments": dict(arguments)}):
-                given = (f"{key}={_short(own)}" for key, own in arguments.items())
-                yield f"{indent}{name}", f"{kind}({', '.join(given)})"
+                yield f"{indent}{name}", f"{kind}({_pairs(arguments)})"
             case _, dict():
-                given = (f"{key}={_short(own)}" for key, own in value.items())
-                yield f"{indent}{name}", ", ".join(given)
+                yield f"{indent}{name}", _pairs(value)
             case "multiplications", _:
                 yield f"{indent}{name}", f"{value} a signal"
             case _:
                 yield f"{indent}{name}", _short(value)
 
 
+def _pairs(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={_short(value)}" for key, value in values.items())
+
+
 def _short(value: Any) -> str:
     if isinstance(value, list) and (
-        len(value) > LONGEST or any(isinstance(own, list) for own in value)
+        len(value) > LONGEST or any(isinstance(entry, list) for entry in value)
     ):
         return f"[{len(value)} entries]"
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, dict) and "@penalty" in value:
-        given = (f"{key}={_short(own)}" for key, own in value["arguments"].items())
-        return f"{value['@penalty']}({', '.join(given)})"
+        return f"{value['@penalty']}({_pairs(value['arguments'])})"
     return str(value)
 
 
 # ---- atoms ----------------------------------------------------------------------------------
 
 
-def _draw(path: Path, plot: Path, arrays: Mapping[str, Any]) -> None:
+def _draw(saved: Saved, plot: Path) -> None:
     import numpy as np
 
     from ..plots import atoms
     from .data import check_output
 
-    check_output(plot, (path,), suffixes=(".png", ".svg", ".pdf"))
+    check_output(plot, (saved.path,), suffixes=(".png", ".svg", ".pdf"))
     names = ("dictionary", "low_rank", "sparse")
-    found = [array for name, array in arrays.items() if name.split(".")[-1] in names]
+    found = [array for name, array in saved.arrays.items() if name.split(".")[-1] in names]
     if not found:
-        raise ValueError(f"{path} has no atoms that could be drawn")
-    atoms(np.concatenate(found), title=path.name, path=plot)
+        raise ValueError(f"{saved.path} has no atoms to draw")
+    atoms(np.concatenate(found), title=saved.path.name, path=plot)

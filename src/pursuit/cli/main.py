@@ -1,8 +1,8 @@
-"""The command `pursuit`: what stands before its commands, and the list of them.
+"""The command `pursuit`: its general options and the list of its commands.
 
-A command is a function in a file of its own, registered at the end of this one. Its module
-imports typer and the standard library; all else is imported inside the function, so that
-``pursuit --help`` answers at once.
+Each command is a function in a separate file, registered at the end of this one. These files import
+only typer and the standard library at the top, everything else inside the functions, so that
+``pursuit --help`` is quick.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ app = typer.Typer(
 )
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(show: bool) -> None:
+    if show:
         typer.echo(f"pursuit {__version__}")
         raise typer.Exit
 
@@ -41,9 +41,7 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def pursuit(
     context: typer.Context,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show where an error comes from: the traceback.")
-    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     version: Annotated[
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
@@ -65,5 +63,5 @@ app.command(cls=Bench)(bench)
 
 
 def main() -> None:
-    """What the installed command and ``python -m pursuit`` call."""
+    """Entry point of the installed command and of ``python -m pursuit``."""
     app(prog_name="pursuit")

@@ -1,7 +1,7 @@
-"""Data on the disk: fetched once and checked ever after, and the tables that lie beside them.
+"""Downloads, each made once and then verified, and tables that describe a data set.
 
-No checksum is invented: the caller gives one, or that of the first download is kept and later ones
-must agree with it.
+A checksum is given by the caller, or else that of the first download is recorded and later
+downloads of the same address must agree with it.
 """
 
 from __future__ import annotations
@@ -11,29 +11,28 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from ..files import one_line, write_whole
+from .._words import one_line
+from ..files import write_whole
+from ..progress import Callback, Progress
 
-__all__ = ["CHECKSUMS", "Progress", "cache_folder", "fetch", "inside", "read_table"]
+__all__ = ["CHECKSUMS", "cache_folder", "fetch", "inside", "read_table"]
 
-#: called with a file's name, the bytes that are there, and all of them (0 if the server is silent)
-Progress = Callable[[str, int, int], None]
-
-#: where checksums of first downloads are kept, by address
+#: the file in which checksums of first downloads are recorded, by address
 CHECKSUMS = "checksums.json"
-#: bytes that are received at a time
+#: bytes received at a time
 CHUNK = 2**16
 
 
 def cache_folder() -> Path:
-    """Where downloads go if nothing is said: ``$PURSUIT_CACHE``, or the system's folder for it."""
-    own = os.environ.get("PURSUIT_CACHE")
-    return Path(own).expanduser() if own else Path(_pooch().os_cache("pursuit"))
+    """The default folder of downloads: ``$PURSUIT_CACHE``, or the system's folder for caches."""
+    chosen = os.environ.get("PURSUIT_CACHE")
+    return Path(chosen).expanduser() if chosen else Path(_pooch().os_cache("pursuit"))
 
 
 def fetch(
@@ -41,33 +40,39 @@ def fetch(
     folder: str | os.PathLike[str],
     name: str | None = None,
     sha256: str | None = None,
-    progress: Progress | None = None,
+    progress: Callback | None = None,
 ) -> Path:
-    """The file at an address, in a folder; one that is there and agrees is not fetched again.
+    """Download a file into a folder, unless it is there and its checksum agrees.
 
     A file that was put there by hand counts as the first download. A download that fails leaves
-    the folder as it was.
+    the folder unchanged.
 
     Parameters
     ----------
     url
         An http or https address.
     folder
-        Is made if it is not there.
+        Where to save the file; created if it does not exist.
     name
-        What the file is called there; else the last part of the address.
+        The name to save it under; by default the last part of the address.
     sha256
-        Its checksum. Without one, that of the first download is kept in ``checksums.json`` beside
-        the file, and later downloads of the same address must agree with it.
+        The checksum. Without one, that of the first download is recorded in ``checksums.json``
+        beside the file, and later downloads of the same address must agree with it.
     progress
-        Is called with the file's name, the bytes that are there, and all of them.
+        Called with a `Progress` whose stage is "fetching" and the name, in bytes; its total is None
+        if the server does not give the length.
+
+    Returns
+    -------
+    Path
+        The file.
 
     Raises
     ------
     ConnectionError
-        It could not be downloaded.
+        The download failed.
     ValueError
-        It was, but is not what it should be.
+        The checksum of what was downloaded is wrong.
     """
     pooch = _pooch()
     from requests import RequestException
@@ -84,7 +89,7 @@ def fetch(
     known = kept.get(url) if sha256 is None else _digits(sha256)
 
     def download(address: str, temporary: str, _: Any) -> None:
-        # it was made for the owner alone; a new one can be read by all who may
+        # pooch has made it readable by its owner only; a new one has the usual permissions
         os.unlink(temporary)
         bar = False if progress is None else _Bar(name, progress)
         pooch.HTTPDownloader(progressbar=bar, chunk_size=CHUNK)(address, temporary, None)
@@ -97,8 +102,7 @@ def fetch(
                 f"if the new content is right, remove its line from {folder / CHECKSUMS}"
             )
         raise ValueError(
-            f"{url} has the sha256 {found}, but {known} was asked for; "
-            "check both, nothing was saved"
+            f"{url} has the sha256 {found}, but {known} was expected; check both, nothing was saved"
         )
 
     try:
@@ -118,27 +122,29 @@ def fetch(
 
 
 def inside(folder: str | os.PathLike[str], name: str) -> Path:
-    """The folder of a data set: the one given, or one of that name in it."""
-    given = Path(folder).expanduser()
-    return given / name if (given / name).is_dir() else given
+    """The folder of a data set: the subfolder of that name if it exists, else the folder itself."""
+    parent = Path(folder).expanduser()
+    return parent / name if (parent / name).is_dir() else parent
 
 
 def read_table(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
-    """The rows of a .csv file with a line of names; it must have these columns."""
+    """The rows of a .csv file with a header, restricted to these columns, which it must have."""
     try:
-        # a byte order mark, which some spreadsheets write, is no part of the first name
+        # utf-8-sig: some spreadsheets write a byte order mark in front of the first name
         with open(path, encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
             names = reader.fieldnames or []
             rows = [(reader.line_num, row) for row in reader]
     except (csv.Error, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is no table: {one_line(error)}") from error
+        raise ValueError(f"{path} is not a table: {one_line(error)}") from error
     missing = [column for column in columns if column not in names]
     if missing:
         raise ValueError(f"{path} has no column {missing[0]}; it has {', '.join(names) or 'none'}")
     for line, row in rows:
         if None in row or None in row.values():
-            raise ValueError(f"{path} must have {len(names)} entries a line, line {line} has not")
+            raise ValueError(
+                f"{path} must have {len(names)} entries on each line, but line {line} has not"
+            )
     return [{column: row[column].strip() for column in columns} for _, row in rows]
 
 
@@ -160,7 +166,7 @@ def _digits(sha256: str) -> str:
 
 
 def _kept(folder: Path) -> dict[str, str]:
-    """The checksums of first downloads into a folder."""
+    """The recorded checksums of first downloads into a folder."""
     path = folder / CHECKSUMS
     try:
         kept = json.loads(path.read_bytes())
@@ -168,16 +174,16 @@ def _kept(folder: Path) -> dict[str, str]:
         return {}
     except ValueError:
         kept = None
-    if not isinstance(kept, dict) or not all(isinstance(own, str) for own in kept.values()):
+    if not isinstance(kept, dict) or not all(isinstance(value, str) for value in kept.values()):
         raise ValueError(f"{path} is not the list of checksums that was written; delete it")
     return kept
 
 
 @contextmanager
 def _silent(logger: logging.Logger) -> Iterator[None]:
-    """Within, only warnings are logged."""
+    """Context manager: the logger passes on warnings and errors only."""
 
-    # not by its level: a logger outside of logging's tree remembers what an old level let pass
+    # a filter, because a logger outside logging's hierarchy caches the answers of an old level
     def loud(record: logging.LogRecord) -> bool:
         return record.levelno >= logging.WARNING
 
@@ -189,9 +195,9 @@ def _silent(logger: logging.Logger) -> Iterator[None]:
 
 
 class _Bar:
-    """What pooch takes for a progress bar; it fills it once more in the end."""
+    """A progress bar as pooch expects it, which calls `progress`; pooch fills it at the end."""
 
-    def __init__(self, name: str, progress: Progress) -> None:
+    def __init__(self, name: str, progress: Callback) -> None:
         self.name, self.progress = name, progress
         self.total = self.done = 0
 
@@ -200,7 +206,7 @@ class _Bar:
         if self.total:
             self.done = min(self.done, self.total)
         if more:
-            self.progress(self.name, self.done, self.total)
+            self.progress(Progress(f"fetching {self.name}", self.done, self.total or None))
 
     def reset(self) -> None:
         self.done = 0

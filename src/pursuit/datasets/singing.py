@@ -1,7 +1,7 @@
-"""Singing with accompaniment: the corpus MIR-1K, as magnitudes of short-time spectra.
+"""Singing with accompaniment: the corpus MIR-1K as magnitudes of short-time spectra.
 
-A clip has the accompaniment on the left and the voice on the right; their sum is the mixture that
-is to be taken apart.
+A clip has the accompaniment on its left channel and the voice on its right channel; their sum is
+the mixture to be separated.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..files import one_line
-from .download import Progress, cache_folder, fetch, inside, read_table
+from .._words import one_line
+from ..progress import Callback
+from .download import cache_folder, fetch, inside, read_table
 from .spectrogram import Spectrogram
 
 __all__ = ["RATE", "TRAIN_SINGERS", "Clip", "download", "frames", "read_folder", "train_scale"]
@@ -29,10 +30,10 @@ Array = np.ndarray[Any, Any]
 
 #: samples a second
 RATE = 16_000
-#: those whom the literature trains on
+#: the singers that the literature trains on
 TRAIN_SINGERS = ("abjones", "amy")
 URL = "http://mirlab.org/dataset/public/MIR-1K.zip"
-#: frames that the scale is computed of
+#: frames from which the scale is computed
 SCALE_FRAMES = 4000
 SPLITS = "splits.csv"
 
@@ -44,11 +45,11 @@ class Clip:
     Parameters
     ----------
     path
-        Its file.
+        The file.
     singer, song
-        Who sings what.
+        Names of the singer and of the song.
     samples
-        Its length.
+        The length in samples.
     """
 
     path: Path
@@ -57,7 +58,7 @@ class Clip:
     samples: int
 
     def read(self) -> tuple[Array, Array]:
-        """Accompaniment and voice, float64, one number a sample."""
+        """Read accompaniment and voice, float64 vectors of `samples` entries."""
         soundfile = _soundfile()
         try:
             channels, _ = soundfile.read(self.path, dtype="float64", always_2d=True)
@@ -65,36 +66,42 @@ class Clip:
             raise ValueError(f"{self.path} cannot be read: {one_line(error)}") from error
         if len(channels) != self.samples:
             raise ValueError(
-                f"{self.path} breaks off: it has {len(channels)} of {self.samples} samples"
+                f"{self.path} is incomplete: it has {len(channels)} of {self.samples} samples"
             )
         return channels[:, 0], channels[:, 1]
 
 
 def read_folder(folder: str | os.PathLike[str], role: str) -> tuple[Clip, ...]:
-    """The clips of a role; no sound is read yet.
+    """List the clips of a role; no sound is read yet.
 
-    The table ``splits.csv`` (file, singer, song, role) says which they are, and their order.
-    Without it, the clips are those of the folder ``Wavfile`` of the corpus, sorted by name: of the
-    singers abjones and amy for the role train, of all others for test.
+    The table ``splits.csv`` (file, singer, song, role) defines them and their order. Without it,
+    the clips are those of the folder ``Wavfile`` of the corpus, sorted by name; the singers abjones
+    and amy have the role train, all others test.
 
     Parameters
     ----------
     folder
-        The folder of the corpus, or one with a folder ``singing`` in it.
+        The folder of the corpus, or its parent, if the folder is called ``singing``.
     role
-        Such as train or test.
+        For example train or test.
+
+    Returns
+    -------
+    tuple of Clip
     """
     folder = inside(folder, "singing")
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}")
     rows = _table(folder) if (folder / SPLITS).is_file() else _corpus(folder)
-    roles = sorted({own for _, _, _, own in rows})
+    roles = sorted({row[-1] for row in rows})
     if role not in roles:
         raise ValueError(
             f"{folder} has no clips of the role {role!r}; its roles are {', '.join(roles)}"
         )
     return tuple(
-        Clip(path, singer, song, _samples(path)) for path, singer, song, own in rows if own == role
+        Clip(path, singer, song, _samples(path))
+        for path, singer, song, its_role in rows
+        if its_role == role
     )
 
 
@@ -110,25 +117,31 @@ def frames(
 ) -> Spectrogram:
     """Short-time spectra ``|X|^power / scale`` of mixture, accompaniment and voice, float32.
 
-    A frame is `window` samples, weighted by a periodic Hann window, wholly inside its clip; frame k
-    begins at sample ``k hop``. Rows are frames, clip after clip and in their time; there are
-    ``window // 2 + 1`` bins. Since magnitudes do not add, the mixture is not the sum of its parts.
+    A frame is `window` samples weighted by a periodic Hann window; frame k of a clip begins at
+    sample ``k hop``, and all frames lie within their clip. Rows are frames, clip after clip in
+    order of time, with ``window // 2 + 1`` bins. Since magnitudes do not add, the mixture is not
+    the sum of its parts.
 
     Parameters
     ----------
     folder, role
         See `read_folder`.
     count
-        So many frames, drawn at random from all clips of the role, none twice; else all. Only the
-        clips that are needed are read, one at a time.
+        The number of frames to draw at random, without repetition, from all clips of the role; by
+        default all frames. Only clips with drawn frames are read, one at a time.
     seed
-        Which frames.
+        Seeds the draw.
     window, hop
-        Samples in a frame, and from one to the next.
+        Samples of a frame, and samples from the begin of a frame to that of the next.
     power
-        Of the magnitudes.
+        The exponent of the magnitudes.
     scale
-        What all is divided by; else `train_scale`, whatever the role.
+        The divisor; by default `train_scale`, for every role.
+
+    Returns
+    -------
+    Spectrogram
+        The low-rank part is the accompaniment, the sparse part the voice.
     """
     _check_numbers(window, hop, power)
     if scale is not None and not (np.isfinite(scale) and scale > 0):
@@ -143,10 +156,10 @@ def frames(
     for clip, numbers in zip(clips, chosen, strict=True):
         end = start + len(numbers)
         if len(numbers) > 0:
-            for part, own in zip(
+            for part, values in zip(
                 parts, _magnitudes(clip, numbers, window, hop, power), strict=True
             ):
-                part[start:end] = own / scale
+                part[start:end] = values / scale
         start = end
     return Spectrogram(*map(torch.from_numpy, parts))
 
@@ -154,10 +167,10 @@ def frames(
 def train_scale(
     folder: str | os.PathLike[str], window: int = 1024, hop: int = 256, power: float = 0.5
 ) -> float:
-    """The standard deviation of the entries of the train clips' mixtures, ``|X|^power``.
+    """The standard deviation of all entries of the training mixtures ``|X|^power``.
 
-    It is that of 4000 frames drawn at random, always the same ones, if there are more. Test frames
-    are divided by it too, since nothing may be known of them.
+    If there are more than 4000 frames, it is computed from 4000 of them, drawn with a fixed seed.
+    Test frames are divided by it too, because their own scale must not be used.
     """
     _check_numbers(window, hop, power)
     clips = read_folder(folder, "train")
@@ -178,20 +191,25 @@ def train_scale(
 def download(
     folder: str | os.PathLike[str] | None = None,
     url: str = URL,
-    progress: Progress | None = None,
+    progress: Callback | None = None,
 ) -> Path:
-    """The whole corpus, 1 GB, into a folder that `read_folder` and `frames` read.
+    """Download and unpack the whole corpus, 1 GB.
 
-    Once it is unpacked nothing is fetched again, and the archive may be deleted.
+    Once it is unpacked it is not downloaded again, and the archive may be deleted.
 
     Parameters
     ----------
     folder
-        Where to; else ``singing`` in `cache_folder`.
+        Where to save it; by default ``singing`` in `cache_folder`.
     url
-        The authors' own address, which they may change.
+        The address; the default is that of the authors, who may change it.
     progress
         See `fetch`.
+
+    Returns
+    -------
+    Path
+        The folder, for `read_folder` and `frames`.
     """
     folder = cache_folder() / "singing" if folder is None else inside(folder, "singing")
     unpacked = folder / "MIR-1K"
@@ -233,7 +251,7 @@ def _row(path: Path) -> Row:
 
 
 def _samples(path: Path) -> int:
-    """The length of a clip that is as clips have to be."""
+    """The length of a clip, after a check of its channels and its rate."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}, but {SPLITS} names it")
     try:
@@ -278,18 +296,18 @@ def _frames_in(clip: Clip, window: int, hop: int) -> int:
 def _draw(
     clips: Sequence[Clip], count: int | None, seed: int, window: int, hop: int
 ) -> list[Array]:
-    """For each clip the numbers of its frames that are wanted, in their order."""
+    """The numbers of the chosen frames of each clip, in increasing order."""
     ends = np.cumsum([_frames_in(clip, window, hop) for clip in clips])
     total = int(ends[-1])
     if total == 0:
         raise ValueError(f"no clip is as long as a window of {window} samples")
     if count is None:
-        wanted = np.arange(total)
+        chosen = np.arange(total)
     elif 1 <= count <= total:
-        wanted = np.sort(np.random.default_rng(seed).choice(total, count, replace=False))
+        chosen = np.sort(np.random.default_rng(seed).choice(total, count, replace=False))
     else:
         raise ValueError(f"count must be from 1 to {total}, the frames there are, got {count}")
-    parts = np.split(wanted, np.searchsorted(wanted, ends[:-1]))
+    parts = np.split(chosen, np.searchsorted(chosen, ends[:-1]))
     starts = [0, *ends[:-1]]
     return [part - start for part, start in zip(parts, starts, strict=True)]
 
@@ -314,14 +332,14 @@ def _magnitudes(
 
 
 def _unpack(archive: Path, target: Path) -> None:
-    """All of an archive into a new folder, whole or not at all."""
+    """Unpack an archive into a new folder, completely or not at all."""
     temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
     try:
         with zipfile.ZipFile(archive) as file:
             for name in file.namelist():
                 if _leaves(name):
-                    raise ValueError(f"{archive} has a file {name!r} outside of its own folder")
-            # a folder of its own: the temporary one is for the owner alone
+                    raise ValueError(f"{archive} has a file {name!r} outside of its folder")
+            # a subfolder, because the temporary folder itself is readable by its owner only
             file.extractall(temporary / target.name)
         os.replace(temporary / target.name, target)
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
@@ -334,7 +352,7 @@ def _unpack(archive: Path, target: Path) -> None:
 
 
 def _leaves(name: str) -> bool:
-    """Whether a name points out of the folder that it is unpacked to, on any system."""
+    """Whether a name in an archive leads out of the target folder, on any operating system."""
     windows = PureWindowsPath(name)
     return bool(
         windows.drive or windows.root or PurePosixPath(name).is_absolute() or ".." in windows.parts

@@ -1,6 +1,6 @@
-"""A synthetic magnitude spectrogram: tones that recur (low rank), one that glides (sparse).
+"""A synthetic magnitude spectrogram: recurring tones (low rank) and a gliding tone (sparse).
 
-Stands in for music and voice where no recording is at hand; every random choice is seeded.
+It replaces music and voice where no recordings are available.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Spectrogram(NamedTuple):
-    """Frames as rows: the mixture, and the two parts of which it is made."""
+    """Frames as rows: the mixture and its two parts."""
 
     mixture: Tensor
     low_rank: Tensor
@@ -30,10 +30,21 @@ class Spectrogram(NamedTuple):
 
 
 def synthetic(frames: int, bins: int = 257, seed: int = 0) -> Spectrogram:
-    """Fifteen decaying harmonic tones, one gliding tone, and dense noise; float32, unit std.
+    """Fifteen decaying harmonic tones, one gliding tone, and dense noise.
 
-    The tones are the same for every seed, so that frames of different seeds can train and test;
-    on-sets, glides and noise differ.
+    Parameters
+    ----------
+    frames, bins
+        The shape.
+    seed
+        Seeds onsets, glides and noise. The tones are the same for every seed, so that frames of
+        different seeds can be used for training and testing.
+
+    Returns
+    -------
+    Spectrogram
+        Mixture, tones (low rank) and glide (sparse), float32, divided by the mixture's standard
+        deviation.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""Patches of textures: pictures that come with scikit-image, of a folder, or downloaded.
+"""Patches of textures: embedded in scikit-image, read from a folder, or downloaded.
 
-Of the brick, grass and gravel pictures that come with scikit-image, the upper halves are for
-training, the lower halves for testing. The plates of Brodatz's album can be downloaded.
+scikit-image embeds pictures of brick, grass and gravel; their upper halves are for training, their
+lower halves for testing. Plates of Brodatz's album can be downloaded.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._checks import require_choice
-from ..files import one_line, write_whole
-from .download import Progress, cache_folder, fetch, inside, read_table
+from .._words import listed, require_choice
+from ..files import write_whole
+from ..progress import Callback
+from .download import cache_folder, fetch, inside, read_table
+from .pictures import find, normalise, read, windows
 
 __all__ = [
     "NAMES",
@@ -27,9 +29,7 @@ __all__ = [
     "download",
     "draw",
     "embedded",
-    "learn_dictionary",
     "load",
-    "normalise",
     "patches",
     "read_folder",
 ]
@@ -37,29 +37,25 @@ __all__ = [
 Array = np.ndarray[Any, Any]
 
 NAMES = ("brick", "grass", "gravel")
-#: plates of Brodatz's album, and where JuliaImages keeps them
+#: plates of Brodatz's album, and the address at which JuliaImages publishes them
 PLATES = ("herringbone_weave", "straw", "bark")
 URL = "https://raw.githubusercontent.com/JuliaImages/TestImages.jl/images/images"
-#: patches whose standard deviation is below this part of the range from black to white stay small
-FLAT = 0.02
-
-SUFFIXES = (".png", ".tif", ".tiff", ".jpg", ".jpeg", ".pgm", ".bmp")
 SEQUENCE, SPLITS = "online_sequence.csv", "splits.csv"
 BOUNDS = ("row_begin", "row_end", "col_begin", "col_end")
 
 
 @dataclass(frozen=True, eq=False)
 class Pictures:
-    """Pictures in their order.
+    """Pictures in a given order.
 
     Parameters
     ----------
     names
-        What each is called.
+        The name of each picture.
     pictures
         Grey values in [0, 1], float64, of any size.
     source
-        What they are and where they come from, for a report.
+        The names and the origin of the pictures as text, for a report.
     """
 
     names: tuple[str, ...]
@@ -71,7 +67,7 @@ class Pictures:
 
 
 def embedded() -> Pictures:
-    """The pictures that come with scikit-image.
+    """The three pictures that scikit-image embeds.
 
     Examples
     --------
@@ -95,27 +91,30 @@ def load(name: str) -> np.ndarray[Any, Any]:
 
 
 def read_folder(folder: str | os.PathLike[str], names: Sequence[str] | None = None) -> Pictures:
-    """The pictures of a folder, 8 or 16 bit; colours become grey.
+    """Read the pictures of a folder as grey values; see `pictures.read`.
 
-    If ``splits.csv`` (file, row_begin, row_end, col_begin, col_end; ends are not included) has rows
-    for a picture, the smallest rectangle around them is taken of it. Otherwise rows at the upper
-    and lower edge that are black all along are left out.
+    If the table ``splits.csv`` (file, row_begin, row_end, col_begin, col_end; ends are exclusive)
+    has entries for a picture, the picture is cropped to the smallest rectangle that contains all of
+    them. Otherwise black rows at the upper and lower edge are removed.
 
     Parameters
     ----------
     folder
-        The folder with the pictures, or one with a folder ``textures`` in it.
+        The folder with the pictures, or its parent, if the folder is called ``textures``.
     names
-        Pictures to take, in this order, with or without their suffix. Only asked if the folder
-        has no ``online_sequence.csv`` (order, file), which comes first; without both, all pictures
-        are taken, sorted by name.
+        Pictures to read, in this order, with or without suffix. Ignored if the folder has a table
+        ``online_sequence.csv`` (order, file); without both, all pictures are read, sorted by name.
+
+    Returns
+    -------
+    Pictures
     """
     folder = inside(folder, "textures")
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}")
     paths = _chosen(folder, names)
     boxes = _boxes(folder)
-    pictures = [_cut(_read(path), path, boxes.get(path.name)) for path in paths]
+    pictures = [_cropped(read(path), path, boxes.get(path.name)) for path in paths]
     return _pictures([path.stem for path in paths], pictures, folder.resolve().name)
 
 
@@ -123,23 +122,28 @@ def download(
     folder: str | os.PathLike[str] | None = None,
     base: str = URL,
     names: Sequence[str] = PLATES,
-    progress: Progress | None = None,
+    progress: Callback | None = None,
 ) -> Path:
-    """Plates of Brodatz's album into a folder that `read_folder` reads in the order given here.
+    """Download plates of Brodatz's album into a folder that `read_folder` reads.
 
-    They come from the repository JuliaImages/TestImages.jl, which states no licence for them. What
-    is there already is not fetched again; ``online_sequence.csv`` is written anew.
+    They come from the repository JuliaImages/TestImages.jl, which states no licence for them. Files
+    that exist are not downloaded again; ``online_sequence.csv`` is rewritten with this order.
 
     Parameters
     ----------
     folder
-        Where to; else ``textures`` in `cache_folder`.
+        Where to save them; by default ``textures`` in `cache_folder`.
     base
-        The address of which ``<name>_512.tiff`` are the files.
+        The address in front of ``/<name>_512.tiff``.
     names
-        Names of plates, in their order.
+        Names of plates in order.
     progress
         See `fetch`.
+
+    Returns
+    -------
+    Path
+        The folder.
     """
     if not names:
         raise ValueError("names must name at least one picture")
@@ -158,10 +162,26 @@ def download(
 def patches(
     count: int, half: str = "train", names: tuple[str, ...] = NAMES, size: int = 8, seed: int = 0
 ) -> Tensor:
-    """Random patches as rows, `count` of each texture, shuffled, shape (n, size^2), float32.
+    """Random patches of the embedded pictures, normalised, as rows.
 
-    Each patch has mean zero and is divided by ``max(std, 0.02)``: unit variance, but what is
-    flat stays small.
+    Parameters
+    ----------
+    count
+        Patches of each texture.
+    half
+        "train" for the upper halves of the pictures, "test" for the lower ones.
+    names
+        The textures.
+    size
+        The side of a patch in pixels.
+    seed
+        Seeds positions and order.
+
+    Returns
+    -------
+    Tensor
+        Patches in random order, shape (count * len(names), size^2), float32. Each has mean zero and
+        is divided by ``max(std, 0.02)``: unit variance, but flat patches stay small.
 
     Examples
     --------
@@ -176,9 +196,9 @@ def patches(
         picture = load(name)
         middle = len(picture) // 2
         region = picture[:middle] if half == "train" else picture[middle:]
-        windows = np.lib.stride_tricks.sliding_window_view(region, (size, size))
-        top, left = (rng.integers(0, extent, count) for extent in windows.shape[:2])
-        rows.append(windows[top, left].reshape(count, -1))
+        view = windows(region, size)
+        top, left = (rng.integers(0, extent, count) for extent in view.shape[:2])
+        rows.append(view[top, left].reshape(count, -1))
     x = normalise(np.concatenate(rows))
     rng.shuffle(x)
     return torch.from_numpy(x.astype(np.float32))
@@ -191,24 +211,24 @@ def draw(
     seed: int = 0,
     avoid: Sequence[int] | Array | None = None,
 ) -> tuple[Tensor, Array]:
-    """Random patches of one picture as rows, shape (count, size^2), float32; none comes twice.
-
-    They are normalised as those of `patches`.
+    """Random patches of one picture, normalised as by `patches`; no position is drawn twice.
 
     Parameters
     ----------
     picture
         Grey values, shape (rows, columns).
     count, size, seed
-        How many patches, of how many pixels squared, and which.
+        The number of patches, their side in pixels, and the seed of the positions.
     avoid
         Positions that are not drawn, such as those of an earlier draw. Patches at other positions
         may overlap with them.
 
     Returns
     -------
-    patches, positions
-        A window with its upper left corner at (i, j) has position ``i (columns - size + 1) + j``.
+    patches
+        Shape (count, size^2), float32.
+    positions
+        A patch with its upper left corner at (i, j) has position ``i (columns - size + 1) + j``.
 
     Examples
     --------
@@ -230,86 +250,47 @@ def draw(
         raise ValueError(
             f"a picture of {rows} x {columns} pixels is smaller than a patch of {size} x {size}"
         )
-    windows = np.lib.stride_tricks.sliding_window_view(picture, (size, size))
-    total = windows.shape[0] * windows.shape[1]
+    view = windows(picture, size)
+    total = view.shape[0] * view.shape[1]
     free = np.ones(total, bool)
     if avoid is not None and len(avoid) > 0:
         taken = np.asarray(avoid)
         if taken.dtype.kind not in "iu" or taken.min() < 0 or taken.max() >= total:
             raise ValueError(f"avoid must hold positions from 0 to {total - 1}")
         free[taken] = False
-    left = np.flatnonzero(free)
-    if count > len(left):
+    available = np.flatnonzero(free)
+    if count > len(available):
         raise ValueError(
-            f"count must be at most {len(left)}, the positions that are left of {total}, "
+            f"count must be at most {len(available)}, the positions that are left of {total}, "
             f"got {count}"
         )
-    positions = np.random.default_rng(seed).choice(left, count, replace=False)
-    x = normalise(windows[np.unravel_index(positions, windows.shape[:2])].reshape(count, -1))
+    positions = np.random.default_rng(seed).choice(available, count, replace=False)
+    x = normalise(view[np.unravel_index(positions, view.shape[:2])].reshape(count, -1))
     return torch.from_numpy(x.astype(np.float32)), positions
-
-
-def normalise(x: Array) -> Array:
-    """Rows with mean zero, divided by ``max(std, 0.02)``."""
-    x = x - x.mean(axis=1, keepdims=True)
-    result: Array = x / np.maximum(x.std(axis=1, keepdims=True), FLAT)
-    return result
-
-
-def learn_dictionary(x: Tensor, atoms: int, lam: float = 1.0, seed: int = 0) -> Tensor:
-    """Unit-norm atoms by scikit-learn's MiniBatchDictionaryLearning, shape (atoms, m), float32."""
-    import warnings
-
-    from sklearn.decomposition import MiniBatchDictionaryLearning
-    from sklearn.exceptions import ConvergenceWarning
-
-    learner = MiniBatchDictionaryLearning(
-        n_components=atoms,
-        alpha=lam,
-        batch_size=256,
-        max_iter=12,
-        fit_algorithm="cd",
-        transform_algorithm="lasso_cd",
-        random_state=seed,
-    )
-    with warnings.catch_warnings():
-        # a rough code is enough for the learner's next step
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        learner.fit(x.double().numpy())
-    components = torch.from_numpy(learner.components_)
-    return torch.nn.functional.normalize(components).float()
 
 
 # ---- files ----------------------------------------------------------------------------------
 
 
 def _pictures(names: Sequence[str], pictures: Sequence[Array], owner: str) -> Pictures:
-    *others, last = names
-    listed = f"{', '.join(others)} and {last}" if others else last
-    return Pictures(tuple(names), tuple(pictures), f"{listed} of {owner}")
+    return Pictures(tuple(names), tuple(pictures), f"{listed(names)} of {owner}")
 
 
 def _chosen(folder: Path, names: Sequence[str] | None) -> list[Path]:
-    """The files of the pictures that are asked for, in their order."""
+    """The paths of the pictures to read, in order; see `read_folder`."""
     sequence = folder / SEQUENCE
     if sequence.is_file():
         return _listed(sequence)
-    there = sorted(
-        path
-        for path in folder.iterdir()
-        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
-    )
-    if not there:
-        raise ValueError(f"{folder} has no pictures ({', '.join(SUFFIXES)})")
+    paths = find(folder)
     if names is None:
-        return there
+        return paths
     if not names:
         raise ValueError("names must name at least one picture")
     chosen = []
     for name in names:
-        fitting = [path for path in there if name in (path.name, path.stem)]
+        fitting = [path for path in paths if name in (path.name, path.stem)]
         if len(fitting) != 1:
-            known = ", ".join(path.name for path in there)
+            known = ", ".join(path.name for path in paths)
             raise ValueError(
                 f"names must name one picture of {folder} each, but {name!r} names "
                 f"{len(fitting)}; there are {known}"
@@ -324,7 +305,7 @@ def _listed(sequence: Path) -> list[Path]:
         raise ValueError(f"{sequence} names no pictures")
     paths = {_integer(row["order"], sequence): sequence.parent / row["file"] for row in rows}
     if len(paths) < len(rows):
-        raise ValueError(f"{sequence} has a place in the order twice")
+        raise ValueError(f"{sequence} has two entries with the same order")
     for path in paths.values():
         if not path.is_file():
             raise FileNotFoundError(f"{sequence} names {path.name}, which is not there")
@@ -332,7 +313,7 @@ def _listed(sequence: Path) -> list[Path]:
 
 
 def _boxes(folder: Path) -> dict[str, tuple[int, int, int, int]]:
-    """Rows and columns to take of each file, by the table of splits if there is one."""
+    """The rectangle of each file from ``splits.csv``: row begin and end, column begin and end."""
     splits = folder / SPLITS
     boxes: dict[str, tuple[int, int, int, int]] = {}
     if not splits.is_file():
@@ -340,9 +321,9 @@ def _boxes(folder: Path) -> dict[str, tuple[int, int, int, int]]:
     for row in read_table(splits, ("file", *BOUNDS)):
         top, bottom, left, right = (_integer(row[name], splits) for name in BOUNDS)
         if row["file"] in boxes:
-            own = boxes[row["file"]]
-            top, left = min(top, own[0]), min(left, own[2])
-            bottom, right = max(bottom, own[1]), max(right, own[3])
+            box = boxes[row["file"]]
+            top, left = min(top, box[0]), min(left, box[2])
+            bottom, right = max(bottom, box[1]), max(right, box[3])
         boxes[row["file"]] = top, bottom, left, right
     return boxes
 
@@ -354,30 +335,8 @@ def _integer(cell: str, path: Path) -> int:
         raise ValueError(f"{path} must hold a whole number where it has {cell!r}") from None
 
 
-def _read(path: Path) -> Array:
-    """Grey values, from 0 for black to 1 for white."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise ImportError(
-            "reading pictures needs Pillow; install it with pip install 'pursuit[vision]'"
-        ) from error
-    try:
-        with Image.open(path) as picture:
-            deep = picture.mode[0] in "IF"
-            values = np.asarray(picture if deep else picture.convert("L"))
-    except PermissionError:
-        raise
-    except Exception as error:  # each format has errors of its own
-        raise ValueError(f"{path} cannot be read as a picture: {one_line(error)}") from error
-    if deep and (values.dtype.kind == "f" or values.min() < 0 or values.max() > 65535):
-        raise ValueError(f"{path} has neither 8 nor 16 bits a pixel; convert it to one of them")
-    grey: Array = values / (65535.0 if deep else 255.0)
-    return grey
-
-
-def _cut(picture: Array, path: Path, box: tuple[int, int, int, int] | None) -> Array:
-    """What can be used of a picture."""
+def _cropped(picture: Array, path: Path, box: tuple[int, int, int, int] | None) -> Array:
+    """The rectangle of a picture, by default without black rows at the upper and lower edge."""
     rows, columns = picture.shape
     if box is None:
         bright = np.flatnonzero(picture.any(axis=1))

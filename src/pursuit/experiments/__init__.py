@@ -1,4 +1,4 @@
-"""The paper's experiments, each a module; `EXPERIMENTS` is the list of them."""
+"""The experiments of the paper, one module each with its report, and the demonstration."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["EXPERIMENTS", "Entry", "find"]
 
 
 class Entry(NamedTuple):
-    """What an experiment shows, what it runs on, and about how long it takes on one core."""
+    """The purpose of an experiment, its data, and its approximate time on one core."""
 
     shows: str
     data: str
     takes: str
 
 
-#: a module of each name holds the class `Reproduction`
+#: the module of each name has a class `Reproduction`
 EXPERIMENTS = {
     "approximation": Entry(
         "gap and separation error of robust NMF encoders against their depth",
@@ -37,9 +37,9 @@ EXPERIMENTS = {
 
 
 def find(name: str) -> type[Experiment]:
-    """The experiment of a name, imported when it is asked for."""
+    """Import the experiment of a name."""
     if name not in EXPERIMENTS:
         known = ", ".join(map(repr, EXPERIMENTS))
         raise ValueError(f"there is no experiment {name!r}; there are {known}")
-    found: type[Experiment] = import_module(f".{name}", __name__).Reproduction
-    return found
+    experiment: type[Experiment] = import_module(f".{name}", __name__).Reproduction
+    return experiment

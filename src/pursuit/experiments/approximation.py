@@ -1,9 +1,10 @@
-"""Approximation error against depth: robust NMF encoders beside the iterations they replace.
+"""Approximation error against depth: robust NMF encoders and the iterations that they replace.
 
 The paper's figure on music separation: the optimality gap of trained encoders and of the truncated
 proximal method against the number of layers, and the separation error of unsupervised and
-supervised encoders beside that of exact robust NMF. Beyond it, the three parts of an encoder's
-error: too few layers (approximation), too few frames (estimation), too few steps (optimisation).
+supervised encoders in comparison with exact robust NMF. In addition, the three components of an
+encoder's error: too few layers (approximation), too few frames (estimation), too few steps
+(optimisation). `approximation_report` writes the report.
 """
 
 from __future__ import annotations
@@ -21,24 +22,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import plots
 from ..datasets import singing, spectrogram
-from ..datasets.download import Progress
 from ..encoders.proximal import ProximalEncoder
 from ..models import RobustNMF, SparseModel
+from ..progress import Callback
 from ..regimes import Supervised
-from ..report import Report
 from ..runtime.compiled import Compiled
 from ..runtime.compiled import compile as compile_encoder
 from ..solvers.plain import iterates
 from ..solvers.solve import solve
 from ..training import fit
-from .frame import Experiment, Part, Settings
+from .frame import Description, Experiment, Part, Settings
 
 __all__ = ["ApproximationSettings", "Reproduction"]
 
 PAPER, OURS = "the paper's encoder", "our encoder"
-ISTA, FISTA, EXACT = "ISTA (untrained)", "FISTA", "exact robust NMF"
 FORMS: dict[str, Callable[[RobustNMF, int], ProximalEncoder]] = {
     PAPER: lambda model, layers: ProximalEncoder(
         model, layers, step="free", momentum=False, structure="dense"
@@ -47,37 +45,35 @@ FORMS: dict[str, Callable[[RobustNMF, int], ProximalEncoder]] = {
 }
 REGIMES = ("unsupervised", "supervised")
 SHORT = {PAPER: "paper", OURS: "ours"}
-#: the paper's claim: so many iterations reach what an encoder of seven layers has
-CLAIMED_LAYERS, CLAIMED_ITERATIONS = 7, 70
 
 
 @dataclass(frozen=True)
 class ApproximationSettings(Settings):
-    """The paper's values where it gives them; what it leaves open is marked.
+    """The values of the paper; those that it does not state are marked.
 
     Attributes
     ----------
     train, test
-        Frames to learn from, and unseen ones to report on (not given in the paper).
+        Frames for training, and unseen ones for the results (not stated in the paper).
     bins
         Frequencies of the synthetic spectrogram; recordings have 513.
     atoms
-        q.
+        The number of atoms q.
     sigma
-        The noise that the weights are derived from: ``lam = sqrt(2) sigma`` and
+        The noise level that determines the weights: ``lam = sqrt(2) sigma`` and
         ``lam_star = sqrt(2 max(m, joint)) sigma``.
     joint
-        The number of frames for which that holds, about half a minute of sound (not given).
+        The number of frames in this formula, about half a minute of sound (not stated).
     depths
         Numbers of layers.
     training, supervised, batch
-        Training steps without targets and with them, and frames in each (not given).
+        Training steps without and with targets, and frames in a step (not stated).
     layers
-        The depth at which sizes and steps are tried.
+        The depth at which the numbers of frames and steps are varied.
     sizes, steps
         Training frames for the estimation error, training steps for the optimisation error.
     iterations
-        The most iterations of the plain methods.
+        The number of iterations of the plain methods.
     """
 
     seeds: tuple[int, ...] = (0,)
@@ -101,7 +97,6 @@ class Reproduction(Experiment):
     """Gap and separation error against depth."""
 
     name = "approximation"
-    title = "Approximation error of robust NMF encoders against depth"
     settings: ApproximationSettings
 
     @classmethod
@@ -121,25 +116,8 @@ class Reproduction(Experiment):
         return ApproximationSettings(**settings)
 
     @classmethod
-    def download(cls, progress: Progress | None = None) -> Path:
+    def download(cls, progress: Callback | None = None) -> Path:
         return singing.download(progress=progress)
-
-    @property
-    def source(self) -> str:
-        settings = self.settings
-        if self.data is None:
-            return (
-                f"a synthetic spectrogram of {settings.bins} bins, {settings.train} frames to "
-                f"learn from and {settings.test} of another seed to report on; the tones of the "
-                "low-rank part are the same in both"
-            )
-        return (
-            f"MIR-1K (`{self.data.name}`), {settings.train} frames of the training singers drawn "
-            f"at random and {settings.test} of the test singers, who do not sing in the former; "
-            "mixture = accompaniment + voice, STFT with a Hann window of 1024 samples and a hop "
-            "of 256, square root of the magnitudes, divided by the standard deviation of the "
-            "training mixtures"
-        )
 
     @cached_property
     def frames(self) -> tuple[spectrogram.Spectrogram, spectrogram.Spectrogram]:
@@ -155,7 +133,9 @@ class Reproduction(Experiment):
     @property
     def stamp(self) -> str:
         sums = (float(part.double().sum()) for half in self.frames for part in half)
-        return " ".join(f"{value:.8g}" for value in sums)  # the last digits vary with threads
+        return " ".join(
+            f"{value:.8g}" for value in sums
+        )  # the last digits depend on the number of threads
 
     @property
     def weights(self) -> tuple[float, float]:
@@ -168,7 +148,7 @@ class Reproduction(Experiment):
     def model(self) -> RobustNMF:
         lam, lam_star = self.weights
         train = self.frames[0].mixture
-        # frames are independent of each other: some of them have the dictionary of all
+        # a subset of the frames suffices, because frames are independent of each other
         some = train[:: -(-len(train) // self.settings.joint)]
         atoms = spectrogram.learn_dictionary(some, self.settings.atoms, lam_star, lam)
         return RobustNMF(atoms, lam_star, lam)
@@ -182,7 +162,13 @@ class Reproduction(Experiment):
             solve(self.model, test.mixture, tol=1e-8).objective,
         )
 
-    # ---- what is computed -------------------------------------------------------------
+    @property
+    def description(self) -> Description:
+        from .approximation_report import ApproximationDescription
+
+        return ApproximationDescription(self)
+
+    # ---- parts ------------------------------------------------------------------------
 
     def parts(self) -> Sequence[Part]:
         settings, train = self.settings, self._trained
@@ -205,19 +191,19 @@ class Reproduction(Experiment):
 
     def _reference(self) -> dict[str, Any]:
         test = self.frames[1]
-        found: dict[str, Any] = {"optimum": float(self.best[1].mean())}
+        numbers: dict[str, Any] = {"optimum": float(self.best[1].mean())}
         begin = time.perf_counter()
         exact = solve(self.model, test.mixture)
-        found["exact_us"] = 1e6 * (time.perf_counter() - begin) / len(test.mixture)
-        found["exact"] = self._errors(self.model, exact.codes)
+        numbers["exact_us"] = 1e6 * (time.perf_counter() - begin) / len(test.mixture)
+        numbers["exact"] = self._errors(self.model, exact.codes)
         for name in ("ista", "fista"):
             gaps, errors = [], []
             runs = islice(iterates(name, self.model, test.mixture), self.settings.iterations)
             for codes in runs:
                 gaps.append(self._gap(codes))
                 errors.append(self._errors(self.model, codes))
-            found[name] = {"gaps": gaps, "errors": errors}
-        return found
+            numbers[name] = {"gaps": gaps, "errors": errors}
+        return numbers
 
     def _trained(
         self,
@@ -228,7 +214,7 @@ class Reproduction(Experiment):
         frames: int | None = None,
         steps: int | None = None,
     ) -> dict[str, Any]:
-        """An encoder's gap on training and unseen frames, its separation errors and its time."""
+        """Train an encoder; its gap on training and unseen frames, separation error and time."""
         settings, (train, test) = self.settings, self.frames
         best = self.best[0]
         if frames is not None:
@@ -253,14 +239,14 @@ class Reproduction(Experiment):
         )
         with torch.no_grad():
             codes, known = encoder(test.mixture), encoder(train.mixture)
-        found: dict[str, Any] = {"errors": self._errors(encoder.model, codes)}
+        numbers: dict[str, Any] = {"errors": self._errors(encoder.model, codes)}
         if not supervised:
-            own = self.model.objective(train.mixture.double(), known.double())
-            found["gap"] = self._gap(codes)
-            found["gap_known"] = float((own - best).mean())
+            value = self.model.objective(train.mixture.double(), known.double())
+            numbers["gap"] = self._gap(codes)
+            numbers["gap_known"] = float((value - best).mean())
         if depth == settings.layers:
-            found["us"] = _microseconds(encoder, test.mixture)
-        return found
+            numbers["us"] = _microseconds(encoder, test.mixture)
+        return numbers
 
     def _gap(self, codes: Tensor) -> float:
         value = self.model.objective(self.frames[1].mixture.double(), codes.double())
@@ -275,7 +261,7 @@ class Reproduction(Experiment):
         wrong = wrong + (parts.sparse - test.sparse).square().sum(dim=1)
         return float(wrong.mean())
 
-    # ---- what comes of it --------------------------------------------------------------
+    # ---- result -----------------------------------------------------------------------
 
     def conclude(self, values: Mapping[str, Any]) -> dict[str, Any]:
         settings, reference = self.settings, values["reference"]
@@ -322,203 +308,10 @@ class Reproduction(Experiment):
             **tried,
         }
 
-    def describe(self, result: Mapping[str, Any], report: Report) -> None:
-        settings = self.settings
-        report.text(
-            "Robust NMF splits the spectrum of a mixture into a low-rank part (the accompaniment) "
-            "and sparse outliers (the voice). Encoders of T layers are trained to minimise its "
-            "objective without targets, or for the true parts; the proximal method that they "
-            f"unroll stands beside them. All figures are of {settings.test} unseen frames, whose "
-            f"mean optimum is {result['optimum']:.2f}."
-        )
-        report.figure(self._depth_figure(result), "depth",
-                      "Left: mean objective above the optimum against layers or iterations. "
-                      "Right: mean squared separation error; the dotted line is that of the exact "
-                      "solution.")  # fmt: skip
-        report.section("How many iterations a trained layer is worth")
-        rows = []
-        for number, depth in enumerate(settings.depths):
-            row = [str(depth)]
-            for form in FORMS:
-                point = result["depths"][form][number]
-                gap = float(np.mean(point["gap"]))
-                row += [
-                    f"{gap:.3g} ({100 * gap / result['optimum']:.2g} %)",
-                    _count(point["equals_ista"], settings.iterations),
-                    _count(point["equals_fista"], settings.iterations),
-                ]
-            rows.append(row)
-        columns = ["T"] + [f"{SHORT[form]}: {what}" for form in FORMS
-                           for what in ("gap", "ISTA", "FISTA")]  # fmt: skip
-        report.table(columns, rows)
-        report.text(
-            "ISTA and FISTA: the first iteration whose mean gap is not above the encoder's. Both "
-            "run in the coordinates in which the dictionary has norm 1; without that, ISTA needs "
-            "several times as many."
-        )
-        self._describe_claim(result, report)
-        report.section("Separation error")
-        rows = []
-        for number, depth in enumerate(settings.depths):
-            cells = [result["iterations"]["ista"]["errors"][depth - 1]]
-            for form in FORMS:
-                point = result["depths"][form][number]
-                cells += [float(np.mean(point[key])) for key in ("error", "error_supervised")]
-            rows.append([str(depth), *(f"{cell:.4g}" for cell in cells)])
-        columns = ["T", "untrained"] + [f"{SHORT[form]}: {regime}" for form in FORMS
-                                        for regime in REGIMES]  # fmt: skip
-        report.table(columns, rows)
-        report.text(
-            f"Mean of ||l - l*||^2 + ||o - o*||^2; exact robust NMF has "
-            f"{result['exact']['error']:.4g}. " + self._order(result)
-        )
-        report.section("Where an encoder's error comes from")
-        report.text(
-            "Approximation: what layers of a given number cannot do however they are trained. "
-            "Estimation: what is lost by having few frames to learn from; the gap on the frames "
-            "that were trained on falls apart from that on unseen ones. Optimisation: what is lost "
-            f"by ending the training early. Frames and steps were varied at T = {settings.layers}."
-        )
-        report.figure(self._parts_figure(result), "parts",
-                      "Gap against depth, training frames and training steps.")  # fmt: skip
-
-    def _order(self, result: Mapping[str, Any]) -> str:
-        """Whether the paper's order of the errors holds at the greatest depth."""
-        last = result["depths"][PAPER][-1]
-        exact = result["exact"]["error"]
-        own, taught = (float(np.mean(last[key])) for key in ("error", "error_supervised"))
-        holds = taught < min(own, exact)
-        return (
-            "The paper finds supervised encoders below unsupervised ones and below the exact "
-            f"solution; with {last['layers']} layers of its form that "
-            f"{'holds' if holds else 'does NOT hold'}: {taught:.4g}, {own:.4g} and {exact:.4g}."
-        )
-
-    def _describe_claim(self, result: Mapping[str, Any], report: Report) -> None:
-        settings = self.settings
-        points = {
-            form: point
-            for form, rows in result["depths"].items()
-            for point in rows
-            if point["layers"] == CLAIMED_LAYERS
-        }
-        if not points:
-            return
-        equal = points[PAPER]["equals_ista"]
-        reached = equal is None or equal >= CLAIMED_ITERATIONS
-        report.text(
-            f"The paper says that about {CLAIMED_ITERATIONS} iterations reach what its encoder of "
-            f"{CLAIMED_LAYERS} layers does; here it equals "
-            f"{_count(equal, settings.iterations)} (and "
-            f"{_count(points[PAPER]['equals_fista'], settings.iterations)} of FISTA), so the claim "
-            f"{'holds' if reached else 'does NOT hold'}; ours equals "
-            f"{_count(points[OURS]['equals_ista'], settings.iterations)} and "
-            f"{_count(points[OURS]['equals_fista'], settings.iterations)}."
-        )
-        if "us" in points[OURS]:
-            report.text(
-                f"Time per frame in a batch, as measured here: {points[OURS]['us']:.0f} us for "
-                f"our encoder of {CLAIMED_LAYERS} layers and {points[PAPER]['us']:.0f} us for the "
-                f"paper's, both compiled; {result['exact']['us']:.0f} us for exact codes certified "
-                "to 1e-6."
-            )
-
-    def _depth_figure(self, result: Mapping[str, Any]) -> Any:
-        settings = self.settings
-        shown = [k for k in range(1, settings.iterations + 1) if k in _ticks(settings.iterations)]
-        gaps: dict[str, list[Any]] = {
-            name: [(k, result["iterations"][key]["gaps"][k - 1]) for k in shown
-                   if result["iterations"][key]["gaps"][k - 1] > 1e-5 * result["optimum"]]
-            for name, key in ((ISTA, "ista"), (FISTA, "fista"))
-        }  # fmt: skip
-        most = max(settings.depths)
-        errors: dict[str, list[Any]] = {
-            ISTA: [(k, result["iterations"]["ista"]["errors"][k - 1]) for k in shown if k <= most]
-        }
-        for form in FORMS:
-            rows = result["depths"][form]
-            gaps[f"{form}, unsupervised"] = [_point(row["layers"], row["gap"]) for row in rows]
-            for what, key in (("unsupervised", "error"), ("supervised", "error_supervised")):
-                errors[f"{form}, {what}"] = [_point(row["layers"], row[key]) for row in rows]
-        return plots.panels(
-            [
-                plots.Panel(gaps, "layers or iterations", "mean gap", "optimality gap", log="xy"),
-                plots.Panel(errors, "layers", "mean squared error", "separation error", log="xy",
-                            levels={EXACT: result["exact"]["error"]}),
-            ],
-            size=(4.6, 4.4),
-        )  # fmt: skip
-
-    def _parts_figure(self, result: Mapping[str, Any]) -> Any:
-        settings = self.settings
-        at = settings.layers
-        shown = []
-        for key, title, label in (
-            ("layers", "approximation", "layers"),
-            ("size", "estimation", "training frames"),
-            ("steps", "optimisation", "training steps"),
-        ):
-            curves = {}
-            for form in FORMS:
-                rows = list(result["depths"][form] if key == "layers" else result[key][form])
-                whole = next((r for r in result["depths"][form] if r["layers"] == at), None)
-                if key != "layers" and whole is not None:
-                    full = settings.train if key == "size" else settings.training
-                    rows = sorted([*rows, {**whole, key: full}], key=lambda row: row[key])
-                curves[f"{form}, unseen frames"] = [_point(row[key], row["gap"]) for row in rows]
-                curves[f"{form}, training frames"] = [
-                    _point(row[key], row["gap_known"]) for row in rows
-                ]
-            shown.append(plots.Panel(curves, label, "mean gap", title, log="xy"))
-        return plots.panels(shown, size=(3.6, 3.6))
-
-    @property
-    def differences(self) -> Sequence[str]:
-        settings = self.settings
-        data = (
-            "The frames are those of the paper's corpus, but its protocol (which clips, how many "
-            "frames, how spectra are scaled) is not stated."
-            if self.data is not None
-            else "The spectrogram is synthetic; with --data or --download the experiment runs on "
-            "MIR-1K, the paper's corpus."
-        )
-        return (
-            f"{data} The weights follow lam = sqrt(2) sigma, lam_star = sqrt(2 N) sigma with "
-            f"N = {settings.joint} and sigma = {settings.sigma} for spectra of unit standard "
-            "deviation: in print the two are exchanged, which leaves no outliers at all.",
-            "The pursuit is that of the stated objective: in print its matrix has an additional "
-            "ridge on the outliers, whose solution is another one.",
-            "The dictionary is scaled to norm 1, an equivalent problem, for iterations and "
-            "encoders alike. Without it the proximal method is several times slower, and the "
-            "comparison would flatter the encoder.",
-            "Optimiser and number of training steps are not stated: Adam, "
-            f"{settings.training} steps of {settings.batch} frames ({settings.supervised} where "
-            "there are targets): the paper's form needs many. Supervised encoders learn "
-            "their dictionary too, from the true parts, without the regularisers of the printed "
-            "loss.",
-            "Our encoder (structured layers with momentum, H tied to W) and FISTA are not in the "
-            "paper; an iteration of FISTA costs as much as one of ISTA, so it is the fairer "
-            "measure.",
-        )
-
 
 def _equivalent(gaps: Sequence[float], gap: float) -> int | None:
-    """The first iteration with at most this gap; None if there is none."""
+    """The first iteration with at most this gap, or None."""
     return next((k for k, value in enumerate(gaps, 1) if value <= gap), None)
-
-
-def _count(iterations: int | None, most: int) -> str:
-    return f"more than {most}" if iterations is None else str(iterations)
-
-
-def _point(x: float, values: Sequence[float]) -> tuple[float, ...]:
-    """The mean over seeds, with their range."""
-    return float(x), float(np.mean(values)), min(values), max(values)
-
-
-def _ticks(most: int) -> set[int]:
-    """Numbers that are about evenly spaced on a logarithmic axis."""
-    return {round(value) for value in np.geomspace(1, most, 25)}
 
 
 def _microseconds(encoder: ProximalEncoder, x: Tensor) -> float:

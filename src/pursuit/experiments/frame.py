@@ -1,9 +1,9 @@
-"""What all experiments share: settings, parts that are kept, a result, a report.
+"""The frame of all experiments: settings, cached parts, a result, a report.
 
-An experiment is a list of parts. Each is computed once and kept as a file of its own, so that a run
-that was killed goes on where it stood; it is found again by all that it depends on: the experiment,
-its settings, its data, and the version of the library. When all parts are there, they are
-concluded to a result (JSON) and a report (HTML and Markdown).
+An experiment is a list of parts. Each is computed once and saved in a separate file, so that an
+interrupted run can be continued; the cache key consists of the experiment's name, its settings, a
+stamp of its data, and the version of the library. The parts together make the result (JSON), and a
+`Description` turns the result into a report (HTML and Markdown).
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from typing import Any, ClassVar
 import torch
 
 from .. import __version__
-from ..datasets.download import Progress
 from ..files import write_whole
+from ..progress import Callback, Progress
 from ..report import Report
 
-__all__ = ["Experiment", "Part", "Settings", "run"]
+__all__ = ["Description", "Experiment", "Part", "Settings", "run"]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What an experiment is run with; the paper's values are the defaults of its subclasses.
+    """The settings of an experiment; the defaults of subclasses are the values of the paper.
 
     Attributes
     ----------
     seeds
-        One run of what is random for each; figures show their mean and range.
+        Everything random is repeated for each seed; figures show mean and range.
     """
 
     seeds: tuple[int, ...] = (0, 1, 2)
@@ -43,7 +43,17 @@ class Settings:
 
 @dataclass(frozen=True)
 class Part:
-    """One piece of work: its name, what it does, and a function that returns something for JSON."""
+    """A piece of work that is cached.
+
+    Attributes
+    ----------
+    name
+        The name of its file.
+    what
+        What is computed, for the display of progress.
+    compute
+        The function that computes it; its result must be serialisable as JSON.
+    """
 
     name: str
     what: str
@@ -51,18 +61,17 @@ class Part:
 
 
 class Experiment(ABC):
-    """A figure or table of the paper.
+    """The numbers of a figure or table of the paper.
 
     Parameters
     ----------
     settings
-        What it is run with.
+        The settings.
     data
-        The folder with the real data; without it, what is embedded or synthetic.
+        The folder with the real data; by default embedded or synthetic data are used.
     """
 
     name: ClassVar[str]
-    title: ClassVar[str]
 
     def __init__(self, settings: Settings, data: Path | None = None) -> None:
         self.settings, self.data = settings, data
@@ -70,126 +79,143 @@ class Experiment(ABC):
     @classmethod
     @abstractmethod
     def configure(cls, data: Path | None, quick: bool) -> Settings:
-        """The settings for some data; with `quick` such that all is done in a minute."""
+        """The settings for some data; with `quick`, for a run of less than a minute."""
 
     @classmethod
     @abstractmethod
-    def download(cls, progress: Progress | None = None) -> Path:
-        """Fetch the real data, if they are not there yet; their folder."""
-
-    @property
-    @abstractmethod
-    def source(self) -> str:
-        """Where the data come from and how they are split, for the report."""
+    def download(cls, progress: Callback | None = None) -> Path:
+        """Download the real data, unless they are there, and return their folder."""
 
     @property
     @abstractmethod
     def stamp(self) -> str:
-        """Something that changes when the data do."""
+        """A text that changes when the data change."""
 
     @abstractmethod
     def parts(self) -> Sequence[Part]:
-        """What is to be computed."""
+        """The parts to compute."""
 
     @abstractmethod
     def conclude(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The result, from what the parts have computed."""
+        """The result, from the values of the parts by name."""
 
+    @property
     @abstractmethod
-    def describe(self, result: Mapping[str, Any], report: Report) -> None:
-        """Write what was found, with figures and tables."""
+    def description(self) -> Description:
+        """The text and the figures of the report."""
+
+    @property
+    def fingerprint(self) -> str:
+        """The key of the cached parts; it does not depend on any text of the report."""
+        key = [self.name, asdict(self.settings), self.stamp, __version__]
+        return hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
+
+
+class Description(ABC):
+    """The report of an experiment, made from its result."""
+
+    title: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def source(self) -> str:
+        """The origin of the data and how they are split."""
 
     @property
     @abstractmethod
     def differences(self) -> Sequence[str]:
-        """What is done otherwise than in the paper, and why."""
+        """The differences from the paper, with reasons."""
 
-    @property
-    def fingerprint(self) -> str:
-        """Changes with everything that the parts depend on."""
-        known = [self.name, asdict(self.settings), self.source, self.stamp, __version__]
-        return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:16]
+    @abstractmethod
+    def write(self, result: Mapping[str, Any], report: Report) -> None:
+        """Write findings, figures and tables to a report."""
 
 
 def run(
-    experiment: Experiment, folder: Path, tell: Callable[[int, int, str], object]
+    experiment: Experiment, folder: Path, callback: Callback | None = None
 ) -> tuple[dict[str, Any], Path]:
-    """Compute what is missing, conclude, and write result.json and the report.
+    """Compute the missing parts and write result.json and the report.
 
     Parameters
     ----------
     experiment
-        What is run.
+        The experiment.
     folder
-        Where parts, result and report are written.
-    tell
-        Is called before each part with the number of those done, of all, and a sentence.
+        The folder of the parts, the result and the report.
+    callback
+        Called before each part that is computed, and before the report.
 
     Returns
     -------
-    The result, and the path of the report's page.
+    result
+        The result as plain data.
+    page
+        The path of the report.
     """
     kept = folder / "parts" / experiment.fingerprint
     kept.mkdir(parents=True, exist_ok=True)
     parts = experiment.parts()
     names = [part.name for part in parts]
     assert len(set(names)) == len(names), "two parts have the same name"
+    tell = callback or (lambda now: None)
     values = {}
     seconds = 0.0
     for number, part in enumerate(parts):
         path = kept / f"{part.name}.json"
-        found = _read(path)
-        if found is None:
-            tell(number, len(parts), part.what)
+        entry = _read(path)
+        if entry is None:
+            tell(Progress(part.what, number, len(parts)))
             begin = time.perf_counter()
             value = part.compute()
-            found = {"value": value, "seconds": time.perf_counter() - begin}
-            write_whole(path, json.dumps(found).encode())
-            found = _read(path)  # what comes of JSON, as in a run that goes on
-            assert found is not None
-        values[part.name] = found["value"]
-        seconds += found["seconds"]
-    tell(len(parts), len(parts), "drawing")
+            entry = {"value": value, "seconds": time.perf_counter() - begin}
+            write_whole(path, json.dumps(entry).encode())
+            entry = _read(path)  # converted by JSON, as in a run that is continued
+            assert entry is not None
+        values[part.name] = entry["value"]
+        seconds += entry["seconds"]
+    tell(Progress("drawing", len(parts), len(parts)))
+    description = experiment.description
     result = {
         "experiment": experiment.name,
-        "data": experiment.source,
+        "data": description.source,
         "settings": asdict(experiment.settings),
         **experiment.conclude(values),
         "seconds": round(seconds, 1),
         "versions": _versions(),
     }
     write_whole(folder / "result.json", (json.dumps(result, indent=1) + "\n").encode())
-    report = Report(experiment.title)
-    experiment.describe(result, report)
-    _append(experiment, result, report)
+    report = Report(description.title)
+    description.write(result, report)
+    _append(experiment.settings, description, result, report)
     return result, report.write(folder)
 
 
-def _append(experiment: Experiment, result: Mapping[str, Any], report: Report) -> None:
-    """What every report ends with."""
-    report.section("What differs from the paper, and why")
-    for sentence in experiment.differences:
+def _append(
+    settings: Settings, description: Description, result: Mapping[str, Any], report: Report
+) -> None:
+    """Write the end of every report: differences, data, settings and versions."""
+    report.section("Differences from the paper, and reasons")
+    for sentence in description.differences:
         report.text(sentence)
     report.section("Data and settings")
-    report.text(f"Data: {experiment.source}.")
-    rows = [[field.name, _shown(getattr(experiment.settings, field.name))]
-            for field in fields(experiment.settings)]  # fmt: skip
+    report.text(f"Data: {description.source}.")
+    rows = [[field.name, _shown(getattr(settings, field.name))] for field in fields(settings)]
     report.table(["setting", "value"], rows)
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     report.text(
-        f"Computing took {result['seconds']:.0f} seconds, {torch.get_num_threads()} thread(s): "
-        f"{versions}. All numbers stand in `result.json`; the parts that they were made of are "
-        "kept in `parts`, and a run that is broken off goes on from there."
+        f"The computation took {result['seconds']:.0f} seconds, {torch.get_num_threads()} "
+        f"thread(s): {versions}. All numbers are in `result.json`; the parts they were made from "
+        "are in `parts`, and an interrupted run is continued from there."
     )
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """A part that was kept, or None if it was not or cannot be read."""
+    """A cached part, or None if there is none or it cannot be read."""
     try:
-        found = json.loads(path.read_bytes())
+        entry = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) and found.keys() == {"value", "seconds"} else None
+    return entry if isinstance(entry, dict) and entry.keys() == {"value", "seconds"} else None
 
 
 def _shown(value: Any) -> str:

@@ -1,8 +1,9 @@
-"""Online sparse encoders: the objective of a stream whose texture changes, sample by sample.
+"""Online sparse encoders: the objective on a stream of patches whose texture changes.
 
-The paper's figure: patches of three textures, one after the other; coordinate encoders of four
-layers, trained online together with their dictionary, beside exact codes and encoders that were
-trained offline on other patches of the same three pictures.
+The paper's figure: patches of three textures, one texture after the other; coordinate encoders of
+four layers, trained online together with their dictionary, in comparison with exact codes and with
+encoders that were trained offline on other patches of the same three pictures. `online_report`
+writes the report.
 """
 
 from __future__ import annotations
@@ -18,38 +19,33 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import plots
 from ..datasets import textures
-from ..datasets.download import Progress
 from ..dictionary import learn
 from ..encoders.choice import coordinate_schedule
 from ..encoders.coordinate import CoordinateEncoder
 from ..encoders.encoder import Encoder
 from ..models import Lasso
 from ..online import OnlineLearner
+from ..progress import Callback
 from ..regimes import Approximation, Regime, Unsupervised
-from ..report import Report
 from ..solvers.solve import solve
 from ..training import fit
-from .frame import Experiment, Part, Settings
+from .frame import Description, Experiment, Part, Settings
 
 __all__ = ["OnlineSettings", "Reproduction"]
-
-#: chunks over which curves are averaged for the figure
-SMOOTH = 5
 
 EXACT = "exact codes, online dictionary"
 ONLINE = "online, unsupervised"
 OFFLINE = "offline, unsupervised"
 COPIED = "offline, approximation"
 RECOMMENDED = "online, recommended encoder"
-#: in the order that the paper finds, the lowest objective first
+#: in the order of the paper, the lowest objective first
 ORDER = (EXACT, ONLINE, OFFLINE, COPIED)
 
 
 @dataclass(frozen=True)
 class OnlineSettings(Settings):
-    """The paper's values; what it leaves open is marked.
+    """The values of the paper; those that it does not state are marked.
 
     Attributes
     ----------
@@ -60,15 +56,15 @@ class OnlineSettings(Settings):
     layers
         Layers of the coordinate encoders.
     window, step
-        Samples that a step of online learning sees, and by how many it moves on.
+        Samples in the window of online learning, and by how many the window moves at a time.
     offline
         Other patches, of all textures together, that the offline encoders learn from.
     passes
-        Passes over them for their dictionary (not given in the paper).
+        Passes over them for their dictionary (not stated in the paper).
     training
-        Training steps of the offline encoders; None: what `fit` thinks right (not given).
+        Training steps of the offline encoders; None for the default of `fit` (not stated).
     updates
-        Gradient steps of the online encoders for each step of the window (not given).
+        Gradient steps of the online encoders for each position of the window (not stated).
     recommended
         Layers of the recommended encoder (ours).
     """
@@ -91,8 +87,12 @@ class Reproduction(Experiment):
     """Objective against sample number, three textures one after the other."""
 
     name = "online"
-    title = "Online sparse encoders on a stream of textures"
     settings: OnlineSettings
+
+    def __init__(self, settings: Settings, data: Path | None = None) -> None:
+        super().__init__(settings, data)
+        self._streams: dict[int, tuple[Tensor, Tensor]] = {}
+        self._models: dict[int, Lasso] = {}
 
     @classmethod
     def configure(cls, data: Path | None, quick: bool) -> OnlineSettings:
@@ -103,21 +103,12 @@ class Reproduction(Experiment):
         return OnlineSettings()
 
     @classmethod
-    def download(cls, progress: Progress | None = None) -> Path:
+    def download(cls, progress: Callback | None = None) -> Path:
         return textures.download(progress=progress)
 
     @cached_property
     def pictures(self) -> textures.Pictures:
         return textures.embedded() if self.data is None else textures.read_folder(self.data)
-
-    @property
-    def source(self) -> str:
-        return (
-            f"{self.pictures.source}; {self.settings.block} patches of each picture at random "
-            "positions, in this order, and the offline encoders' patches at other positions of "
-            "the same pictures; every patch has mean zero and unit variance (divided by at least "
-            "0.02 of the range of grey values)"
-        )
 
     @property
     def stamp(self) -> str:
@@ -138,17 +129,28 @@ class Reproduction(Experiment):
                 work.append(Part(f"{name}-{seed}", f"seed {seed}: {what}", partial(compute, seed)))
         return work
 
-    # ---- what is computed -------------------------------------------------------------
+    @property
+    def description(self) -> Description:
+        from .online_report import OnlineDescription
+
+        return OnlineDescription(self)
+
+    # ---- parts ------------------------------------------------------------------------
 
     def _drawn(self, seed: int) -> tuple[Tensor, Tensor]:
-        """The stream, and the patches that the offline encoders learn from."""
+        """The stream, and the patches that the offline encoders learn from; drawn once per seed."""
+        if seed not in self._streams:
+            self._streams[seed] = self._draw(seed)
+        return self._streams[seed]
+
+    def _draw(self, seed: int) -> tuple[Tensor, Tensor]:
         settings, pictures = self.settings, self.pictures.pictures
         stream, others = [], []
         each = settings.offline // len(pictures)
         for number, picture in enumerate(pictures):
-            own = 100 * seed + number
-            x, used = textures.draw(picture, settings.block, settings.patch, seed=own)
-            y, _ = textures.draw(picture, each, settings.patch, seed=own + 50, avoid=used)
+            start = 100 * seed + number
+            x, used = textures.draw(picture, settings.block, settings.patch, seed=start)
+            y, _ = textures.draw(picture, each, settings.patch, seed=start + 50, avoid=used)
             stream.append(x)
             others.append(y)
         mixed = torch.cat(others)
@@ -168,12 +170,20 @@ class Reproduction(Experiment):
             curves[name] = self._chunks(_objective(encoder, stream))
         return curves
 
+    def _first_model(self, seed: int) -> Lasso:
+        """The model on a dictionary of the first window, where online learning starts."""
+        if seed not in self._models:
+            settings = self.settings
+            window = self._drawn(seed)[0][: settings.window]
+            atoms = learn(window, settings.atoms, settings.lam, passes=3, seed=seed)
+            self._models[seed] = Lasso(atoms, settings.lam)
+        return self._models[seed]
+
     def _follow(self, seed: int, recommended: bool = False) -> dict[str, list[float]]:
-        """Each chunk is measured before anything is learned from it."""
+        """Objectives and optima of an online encoder; chunks are measured, then learned from."""
         settings = self.settings
         stream, _ = self._drawn(seed)
-        first = learn(stream[: settings.window], settings.atoms, settings.lam, passes=3, seed=seed)
-        model = Lasso(first, settings.lam)
+        model = self._first_model(seed)
         encoder = self._recommended(model) if recommended else CoordinateEncoder(
             model, settings.layers
         )  # fmt: skip
@@ -184,13 +194,13 @@ class Reproduction(Experiment):
             steps=settings.updates,
             seed=seed,
         )
-        found: dict[str, list[float]] = {"objective": [], "optimum": []}
+        curves: dict[str, list[float]] = {"objective": [], "optimum": []}
         for chunk in _cut(stream, settings.step):
-            found["objective"].append(float(_objective(encoder, chunk).mean()))
-            found["optimum"].append(float(solve(encoder.model, chunk).objective.mean()))
+            curves["objective"].append(float(_objective(encoder, chunk).mean()))
+            curves["optimum"].append(float(solve(encoder.model, chunk).objective.mean()))
             learner.partial_fit(chunk)
-        found["changes"] = [float(change) for change in learner.changes]
-        return found
+        curves["changes"] = [float(change) for change in learner.changes]
+        return curves
 
     def _recommended(self, model: Lasso) -> CoordinateEncoder:
         layers = self.settings.recommended
@@ -202,7 +212,7 @@ class Reproduction(Experiment):
     def _chunks(self, values: Tensor) -> list[float]:
         return [float(chunk.mean()) for chunk in _cut(values, self.settings.step)]
 
-    # ---- what comes of it --------------------------------------------------------------
+    # ---- result -----------------------------------------------------------------------
 
     def conclude(self, values: Mapping[str, Any]) -> dict[str, Any]:
         settings = self.settings
@@ -225,15 +235,16 @@ class Reproduction(Experiment):
         bests = {name: [self._halves(one) for one in runs] for name, runs in optima.items()}
         blocks = []
         for number, texture in enumerate(self.pictures.names):
-            own = {name: [half[number] for half in runs] for name, runs in halves.items()}
+            value = {name: [half[number] for half in runs] for name, runs in halves.items()}
             best = {name: [half[number] for half in runs] for name, runs in bests.items()}
             blocks.append(
                 {
                     "texture": texture,
-                    "objective": own,
+                    "objective": value,
                     "optimum": best,
                     "holds": [
-                        _comes_before(own[a], own[b], equal=a == EXACT) for a, b in pairwise(ORDER)
+                        _comes_before(value[a], value[b], equal=a == EXACT)
+                        for a, b in pairwise(ORDER)
                     ],
                 }
             )
@@ -249,113 +260,6 @@ class Reproduction(Experiment):
         starts = range(0, len(curve), chunks)
         return [float(np.mean(curve[start + chunks // 2 : start + chunks])) for start in starts]
 
-    def describe(self, result: Mapping[str, Any], report: Report) -> None:
-        settings = self.settings
-        report.text(
-            f"Patches of {len(self.pictures.names)} textures come one texture after the other. "
-            f"Encoders of {settings.layers} coordinate layers and their dictionary of "
-            f"{settings.atoms} atoms learn from windows of {settings.window} patches that move on "
-            f"by {settings.step}; every patch is measured before anything is learned from it. "
-            "The references were trained offline on other patches of all textures together, for "
-            "the objective itself or for the exact codes, and stay as they are."
-        )
-        seeds = len(settings.seeds)
-        kind = f"mean of {seeds} seeds, the band is their range" if seeds > 1 else "one seed"
-        curves = {name: np.array(runs) for name, runs in result["curves"].items()}
-        order = (COPIED, OFFLINE, ONLINE, RECOMMENDED, EXACT)
-        report.figure(
-            self._figure({name: curves[name] for name in order}, "Lasso objective"),
-            "objective",
-            f"Objective against sample number; {kind}. The first {settings.window} samples made "
-            "the first dictionary.",
-        )
-        above = {name: 100 * (curves[name] / curves[EXACT] - 1) for name in order[:-1]}
-        report.figure(
-            self._figure(above, "per cent above exact codes"),
-            "above",
-            "The same, in per cent of the objective of exact codes with the online dictionary.",
-        )
-        report.section("The second half of each block")
-        rows = []
-        for name in (*ORDER, RECOMMENDED):
-            cells = [_spread(block["objective"][name]) for block in result["blocks"]]
-            rows.append([name, *cells])
-        report.table(["mean objective", *self.pictures.names], rows)
-        kept = sum(all(block["holds"]) for block in result["blocks"])
-        report.text(
-            "The paper finds exact codes lowest, then online unsupervised, offline unsupervised "
-            f"and offline approximation. That order holds in {kept} of {len(result['blocks'])} "
-            "blocks; here is by how much, and for how many seeds:"
-        )
-        rows = [
-            [f"{higher} above {lower}"]
-            + [_verdict(block, lower, higher) for block in result["blocks"]]
-            for lower, higher in pairwise(ORDER)
-        ]
-        report.table(["does it hold?", *self.pictures.names], rows)
-        report.section("Why: the dictionary and the encoder")
-        report.text(
-            "An objective is the optimum with a dictionary plus what the encoder misses of it. "
-            "The online dictionary is made for the texture at hand, the offline one for all of "
-            "them; the encoder's part is what its layers and its training bring."
-        )
-        rows = []
-        for block in result["blocks"]:
-            for name in (ONLINE, OFFLINE, COPIED, RECOMMENDED):
-                value, best = (np.mean(block[key][name]) for key in ("objective", "optimum"))
-                rows.append(
-                    [f"{block['texture']}: {name}", f"{best:.2f}", f"{value - best:.2f}",
-                     f"{100 * (value - best) / best:.1f}"]
-                )  # fmt: skip
-        report.table(["", "optimum with its dictionary", "encoder above it", "per cent"], rows)
-        for block in result["blocks"]:
-            for (lower, higher), holds in zip(pairwise(ORDER), block["holds"], strict=True):
-                if not holds:
-                    report.text(f"{block['texture']}: {_explained(block, lower, higher)}.")
-
-    def _figure(self, curves: Mapping[str, np.ndarray[Any, Any]], label: str) -> Any:
-        """Curves against sample number, averaged over some chunks of the same block."""
-        settings = self.settings
-        begin = settings.window // settings.step  # before, the first dictionary was learned
-        chunks = settings.block // settings.step
-        stretches = {
-            name: (number * settings.block, (number + 1) * settings.block)
-            for number, name in enumerate(self.pictures.names)
-        }
-        shown = {}
-        for name, runs in curves.items():
-            smooth = np.stack([_smoothed(run, begin, chunks) for run in runs])
-            samples = settings.step * (np.arange(begin, runs.shape[1]) + 1)
-            columns = [samples, smooth.mean(axis=0), smooth.min(axis=0), smooth.max(axis=0)]
-            shown[name] = [tuple(map(float, point)) for point in zip(*columns, strict=True)]
-        panel = plots.Panel(
-            shown, "sample", f"{label}, mean of {SMOOTH * settings.step}",
-            stretches=stretches, markers=False,
-        )  # fmt: skip
-        return plots.panels([panel], size=(8, 4.6))
-
-    @property
-    def differences(self) -> Sequence[str]:
-        first = (
-            "Which three Brodatz plates the paper took is not known."
-            if self.data is not None
-            else "The textures are those that come with scikit-image, not Brodatz plates; with "
-            "--data or --download the experiment runs on those."
-        )
-        return (
-            f"{first} It prints 30 x 10^4 patches in three blocks of 10^4; three times 10^4 are "
-            "meant. How patches are scaled is not stated; lam = 1 suits unit variance.",
-            "Coordinate layers use each atom's own step (unit atoms: W = D, H = I - D D', t = lam) "
-            "and end with a shrinkage of the whole code, as in Gregor and LeCun's networks: "
-            "without it a code of four layers has at most four non-zeros, trained or not.",
-            "Optimisers and numbers of steps are not stated; ours are Adam with the defaults of "
-            "`fit` and of `OnlineLearner`. The learner's dictionary forgets the past when the "
-            "objective leaves its level, which the paper's fixed forgetting does not.",
-            "The exact codes use the dictionary of the online encoder at each moment, so that both "
-            "curves differ by the encoder alone. The recommended encoder (top-k layers that learn "
-            "scalars only) is ours.",
-        )
-
 
 def _cut(x: Tensor, size: int) -> list[Tensor]:
     return [x[start : start + size] for start in range(0, len(x), size)]
@@ -366,41 +270,7 @@ def _objective(encoder: Encoder, x: Tensor) -> Tensor:
         return encoder.model.objective(x, encoder(x))
 
 
-def _smoothed(run: np.ndarray[Any, Any], begin: int, chunks: int) -> np.ndarray[Any, Any]:
-    """Each chunk with the few before it, as far as they are of the same block."""
-    firsts = [max(begin, k - k % chunks, k - SMOOTH + 1) for k in range(begin, len(run))]
-    return np.array([run[first : begin + k + 1].mean() for k, first in enumerate(firsts)])
-
-
 def _comes_before(lower: Sequence[float], higher: Sequence[float], equal: bool) -> bool:
     """Whether the mean over seeds is lower."""
     difference = float(np.mean(higher) - np.mean(lower))
     return difference >= 0 if equal else difference > 0
-
-
-def _verdict(block: Mapping[str, Any], lower: str, higher: str) -> str:
-    """Whether a pair of the paper's order holds."""
-    pairs = list(zip(block["objective"][lower], block["objective"][higher], strict=True))
-    difference = float(np.mean([b - a for a, b in pairs]))
-    holds = "yes" if block["holds"][ORDER.index(lower)] else "NO"
-    return f"{holds}, {difference:+.2f}, {sum(a <= b for a, b in pairs)} of {len(pairs)}"
-
-
-def _explained(block: Mapping[str, Any], lower: str, higher: str) -> str:
-    """Why what should have the lower objective has not."""
-    best = [float(np.mean(block["optimum"][name])) for name in (lower, higher)]
-    missed = [
-        float(np.mean(block["objective"][name])) - own
-        for name, own in zip((lower, higher), best, strict=True)
-    ]
-    return (
-        f"{lower} is not below {higher}, because its dictionary changes the optimum by "
-        f"{best[0] - best[1]:+.2f} and its encoder what is missed of it by "
-        f"{missed[0] - missed[1]:+.2f}"
-    )
-
-
-def _spread(values: Sequence[float]) -> str:
-    """The mean and, of several, half their range."""
-    mean = f"{np.mean(values):.2f}"
-    return mean if len(values) == 1 else f"{mean} ± {(max(values) - min(values)) / 2:.2f}"

@@ -1,0 +1,286 @@
+"""The run of `pursuit fit`: from a table of signals to a file with a trained encoder.
+
+A dictionary is learned with exact codes, then an encoder is trained to replace the solver. Until
+the output is written, the dictionary and a checkpoint of the training are saved beside it, so that
+the same command continues after an interruption and gives the same result as without it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..dictionary import default_passes, learn
+from ..encoders.choice import choose_encoder
+from ..encoders.encoder import Encoder
+from ..estimators.start import start_nmf, start_robust, start_sparse
+from ..files import open_saved
+from ..models import SparseModel
+from ..persistence import describe, load, save, write
+from ..progress import Callback, Progress
+from ..regimes import Approximation, Unsupervised
+from ..solvers.accuracy import mean_excess
+from ..training import History, fit
+from .data import Array, Table
+
+__all__ = ["Plan", "run"]
+
+#: the most rows, and bytes, from which a dictionary is learned
+MOST_ROWS, MOST_BYTES = 200_000, 2**29
+#: the fraction of the rows held out for validation, the most of them, and the fewest rows for that
+HELD_OUT, MOST_HELD_OUT, FEWEST_ROWS = 0.1, 2048, 500
+#: the most rows on which the gap is measured
+GAP_ROWS = 2048
+#: the models of non-negative data
+NONNEGATIVE = ("nmf", "rnmf")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The options on which the result depends.
+
+    Weights are numbers or "auto"; `data` is a fingerprint of the signals.
+    """
+
+    kind: str
+    atoms: int
+    layers: int
+    lam: float | str
+    lam_star: float | str
+    lam_group: float | str
+    groups: int
+    step: str | None
+    regime: str
+    steps: int | None
+    passes: int | None
+    seed: int
+    threads: int | None
+    data: str = ""
+
+
+def run(
+    plan: Plan,
+    table: Table,
+    output: Path,
+    checkpoint: Path,
+    provenance: str | None,
+    callback: Callback,
+) -> dict[str, Any]:
+    """Learn the dictionary, train the encoder, and save it.
+
+    Parameters
+    ----------
+    plan
+        The options.
+    table
+        Signals as rows.
+    output, checkpoint
+        The files of the encoder and of an unfinished run.
+    provenance
+        A note to save in the file.
+    callback
+        Receives the progress.
+
+    Returns
+    -------
+    dict
+        Sizes, weights, steps and the gap, for the summary.
+    """
+    started = time.perf_counter()
+    if len(table) == 0:
+        raise ValueError(f"{table.name} has no rows, so there is nothing to learn from")
+    if plan.threads is not None:
+        torch.set_num_threads(plan.threads)
+    table.check(nonnegative=plan.kind in NONNEGATIVE)
+    held = _held_out(len(table), plan.seed)
+    sample = _sample(table, held, plan.seed)
+    plan = replace(plan, data=_fingerprint(table, sample))
+    unfinished = _Unfinished(checkpoint)
+    reached = unfinished.reached(plan)
+    if not unfinished.dictionary.exists():
+        callback(Progress("dictionary", 0, None, detail=f"from {len(sample)} rows"))
+        unfinished.keep(_learn(plan, sample, callback), plan)
+    # read from the file even without an interruption, so that both cases use the same numbers
+    encoder = _build(plan, load(unfinished.dictionary))
+    if reached is not None:
+        print(f"resuming at step {reached}", file=sys.stderr)
+    history = fit(
+        encoder,
+        table,
+        regime=Approximation() if plan.regime == "approximation" else Unsupervised(),
+        steps=plan.steps,
+        validation=None if len(held) else False,
+        held=held.tolist() or None,
+        checkpoint=checkpoint,
+        seed=plan.seed,
+        callback=callback,
+    )
+    gap_rows = table[held[:GAP_ROWS]] if len(held) else sample[:GAP_ROWS]
+    gap = _gap(encoder, gap_rows)
+    save(encoder, output, provenance)
+    unfinished.remove()
+    return {
+        "path": str(output),
+        "kind": plan.kind,
+        "rows": len(table),
+        "atoms": plan.atoms,
+        **_described(encoder),
+        **_trained(history, reached),
+        "gap": gap,
+        "gap_rows": len(gap_rows),
+        "held_out": len(held) > 0,
+        "bytes": output.stat().st_size,
+        "seconds": round(time.perf_counter() - started, 3),
+        "training_seconds": round(history.seconds, 3),
+    }
+
+
+def _described(encoder: Encoder) -> dict[str, Any]:
+    model = encoder.model
+    weights = ("lam", "lam_star", "lam_group", "ridge")
+    return {
+        "encoder": type(encoder).__name__,
+        "features": model.features,
+        "size": model.code_size,
+        "layers": encoder.layers,
+        "parameters": encoder.parameter_count,
+        **{name: float(value) for name, value in model.config.items() if name in weights},
+    }
+
+
+def _trained(history: History, reached: int | None) -> dict[str, Any]:
+    return {"steps": history.steps, "best_step": history.best_step, "resumed_at": reached}
+
+
+# ---- model and encoder ----------------------------------------------------------------------
+
+
+def _learn(plan: Plan, rows: Array, callback: Callback) -> SparseModel:
+    """The model with a dictionary learned from some rows."""
+    x = torch.from_numpy(rows).float()
+    passes = default_passes(len(x)) if plan.passes is None else plan.passes
+    return learn(x, model=_start(plan, x), passes=passes, seed=plan.seed, callback=callback)
+
+
+def _start(plan: Plan, x: Tensor) -> SparseModel:
+    """The model that the plan names, on a dictionary to start from."""
+    if plan.kind == "nmf":
+        return start_nmf(x, plan.atoms, float(plan.lam_star), seed=plan.seed)
+    if plan.kind in ("rpca", "rnmf"):
+        nonnegative = plan.kind == "rnmf"
+        atoms = plan.atoms if nonnegative else min(plan.atoms, x.shape[1])
+        weights = {"lam": plan.lam, "lam_star": plan.lam_star}
+        return start_robust(x, atoms, nonnegative=nonnegative, seed=plan.seed, **weights)
+    numbers = range(plan.atoms)
+    return start_sparse(
+        x,
+        plan.atoms,
+        penalty="l1" if plan.kind == "lasso" else plan.kind,
+        lam=plan.lam,
+        lam_group=plan.lam_group,
+        groups=[list(numbers[i : i + plan.groups]) for i in numbers[:: plan.groups]],
+        seed=plan.seed,
+    )
+
+
+def _build(plan: Plan, model: SparseModel) -> Encoder:
+    """The encoder recommended for the model, with the step of the plan."""
+    encoder = choose_encoder(model, plan.layers)
+    if plan.step is None or plan.step == encoder.config["step"]:
+        return encoder
+    arguments = {**encoder.config, "step": plan.step, "structure": "auto"}
+    return type(encoder)(model, **arguments)
+
+
+def _gap(encoder: Encoder, rows: Array) -> float:
+    """The mean objective of the encoder's codes above the optimum, as a fraction of the optimum."""
+    x = torch.from_numpy(rows)
+    with torch.no_grad():
+        return mean_excess(encoder.model, x, encoder(x))
+
+
+# ---- rows -----------------------------------------------------------------------------------
+
+
+def _held_out(rows: int, seed: int) -> Array:
+    """Sorted numbers of rows that neither the dictionary nor the encoder learns from."""
+    if rows < FEWEST_ROWS:
+        return np.empty(0, np.int64)
+    count = min(int(HELD_OUT * rows), MOST_HELD_OUT)
+    return np.unique(np.random.default_rng([seed, rows]).integers(rows, size=count))
+
+
+def _sample(table: Table, held: Array, seed: int) -> Array:
+    """Rows for the dictionary, drawn at random from those not held out, in their order."""
+    rows, features = table.shape
+    most = max(1, min(MOST_ROWS, MOST_BYTES // (4 * features)))
+    if rows - len(held) > most:
+        # a few more than needed, since some of them are held out
+        size = min(rows, most + len(held))
+        chosen = np.random.default_rng(seed).choice(rows, size, replace=False)
+    else:
+        chosen = np.arange(rows)
+    chosen = chosen[~np.isin(chosen, held)]
+    return table[np.sort(chosen[:most])]
+
+
+def _fingerprint(table: Table, sample: Array) -> str:
+    return hashlib.sha256(f"{table.shape} ".encode() + sample.tobytes()).hexdigest()
+
+
+# ---- unfinished runs ------------------------------------------------------------------------
+
+
+class _Unfinished:
+    """The files of an unfinished run: the checkpoint of the training, and the dictionary."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        self.checkpoint = checkpoint
+        self.dictionary = checkpoint.with_name(checkpoint.name + ".dictionary")
+
+    def reached(self, plan: Plan) -> int | None:
+        """The step that an earlier run of the same plan has reached, None without one."""
+        checkpoint, dictionary = self.checkpoint, self.dictionary
+        if dictionary.exists():
+            earlier = open_saved(dictionary).info.get("plan")
+            if not isinstance(earlier, dict):
+                raise ValueError(
+                    f"{dictionary} is not part of an unfinished run; give another --checkpoint"
+                )
+            changed = [name for name, value in asdict(plan).items() if earlier.get(name) != value]
+            if changed:
+                raise ValueError(
+                    f"{checkpoint} is an unfinished run with other settings "
+                    f"({', '.join(changed)}); repeat its command, or remove {dictionary.name} and "
+                    f"{checkpoint.name}"
+                )
+        if not checkpoint.exists():
+            return None
+        if not dictionary.exists():
+            raise ValueError(
+                f"{checkpoint} has no {dictionary.name} beside it, so it cannot be continued; "
+                "remove it, or give another --checkpoint"
+            )
+        info = open_saved(checkpoint).info
+        if info.get("kind") != "checkpoint":
+            raise ValueError(
+                f"{checkpoint} is not the checkpoint of a run; give another --checkpoint"
+            )
+        return int(info["history"]["steps"])
+
+    def keep(self, model: SparseModel, plan: Plan) -> None:
+        """Save the model and the plan that it was learned with."""
+        info, tensors = describe(model)
+        write(self.dictionary, tensors, {**info, "provenance": None, "plan": asdict(plan)})
+
+    def remove(self) -> None:
+        self.checkpoint.unlink(missing_ok=True)
+        self.dictionary.unlink(missing_ok=True)

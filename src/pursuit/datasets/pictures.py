@@ -1,0 +1,131 @@
+"""Pictures of a folder: found by their suffix, read as grey values, cut into patches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .._words import one_line
+
+__all__ = ["FLAT", "SUFFIXES", "find", "normalise", "patches", "read", "windows"]
+
+Array = np.ndarray[Any, Any]
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp", ".pgm")
+#: the smallest standard deviation that patches are divided by, if black is 0 and white is 1
+FLAT = 0.02
+
+
+def find(folder: Path) -> list[Path]:
+    """The pictures of a folder, sorted by name; hidden files are skipped."""
+    paths = sorted(
+        path
+        for path in folder.iterdir()
+        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+    )
+    if not paths:
+        raise ValueError(f"{folder} has no pictures ({', '.join(SUFFIXES)})")
+    return paths
+
+
+def read(path: Path) -> Array:
+    """The grey values of a picture, float64, 0 for black and 1 for white; colours become grey.
+
+    Integers of 8 and 16 bits are divided by 255 and 65535. Floating-point values are taken as they
+    are if none exceeds 1 in magnitude, and are divided by the largest magnitude otherwise.
+    """
+    with _opened(path) as picture:
+        deep = picture.mode[0] in "IF"
+        values = np.asarray(picture if deep else picture.convert("L"))
+    if values.dtype.kind == "f":
+        if not np.isfinite(values).all():
+            raise ValueError(f"{path} contains NaN or infinite values; repair or remove it")
+        return values / max(float(np.abs(values).max()), 1.0)
+    if deep and (values.min() < 0 or values.max() > 65535):
+        raise ValueError(f"{path} has neither 8 nor 16 bits a pixel; convert it to one of them")
+    grey: Array = values / (65535.0 if deep else 255.0)
+    return grey
+
+
+def windows(picture: Array, size: int) -> Array:
+    """All patches of a picture as a view; the last two of its four axes are those of a patch."""
+    return np.lib.stride_tricks.sliding_window_view(picture, (size, size))
+
+
+def normalise(x: Array) -> Array:
+    """Rows with mean zero, divided by ``max(std, 0.02)``, so that flat rows stay small."""
+    x = x - x.mean(axis=1, keepdims=True)
+    result: Array = x / np.maximum(x.std(axis=1, keepdims=True), FLAT)
+    return result
+
+
+def patches(folder: Path, size: int = 8, count: int = 20_000, seed: int = 0) -> Array:
+    """Random patches of the pictures in a folder, normalised, as rows.
+
+    Every position in every picture is equally likely. Pictures smaller than a patch are skipped.
+
+    Parameters
+    ----------
+    folder
+        The folder with the pictures.
+    size
+        The side of a patch in pixels.
+    count
+        The number of patches.
+    seed
+        Seeds the positions and the order.
+
+    Returns
+    -------
+    Array
+        Patches in random order, shape (count, size^2), float32; see `normalise`.
+    """
+    if size < 2:
+        raise ValueError(f"patch must be at least 2, got {size}")
+    if count < 1:
+        raise ValueError(f"patches must be at least 1, got {count}")
+    paths = find(folder)
+    positions = []
+    for path in paths:
+        with _opened(path) as picture:
+            width, height = picture.size
+        positions.append(max(height - size + 1, 0) * max(width - size + 1, 0))
+    total = sum(positions)
+    if total == 0:
+        raise ValueError(f"no picture in {folder} is as large as a patch of {size} x {size}")
+    rng = np.random.default_rng(seed)
+    counts = rng.multinomial(count, [number / total for number in positions])
+    x = np.empty((count, size * size), np.float32)
+    start = 0
+    for path, number in zip(paths, counts, strict=True):
+        if number == 0:
+            continue
+        view = windows(read(path), size)
+        top, left = (rng.integers(0, extent, number) for extent in view.shape[:2])
+        x[start : start + number] = view[top, left].reshape(number, -1)
+        start += number
+    x = normalise(x)
+    rng.shuffle(x)
+    return x
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """Context manager: yields a picture as Pillow opens it; its errors become ValueErrors."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ImportError(
+            "reading pictures needs Pillow; install it with pip install 'pursuit[vision]'"
+        ) from error
+    try:
+        with Image.open(path) as picture:
+            yield picture
+    except PermissionError:
+        raise
+    except Exception as error:  # each format raises exceptions of its own kind
+        raise ValueError(f"{path} cannot be read as a picture: {one_line(error)}") from error
