@@ -77,7 +77,7 @@ def test_estimator_example() -> None:
 
 
 def test_the_penalty_that_contributing_walks_through() -> None:
-    namespace = dict(vars(penalties))
+    namespace = {"torch": torch, "Tensor": torch.Tensor, "Penalty": penalties.Penalty}
     exec(blocks("CONTRIBUTING.md")[0], namespace)
     cost = namespace["Cost"](0.2)
     peer = penalties.L1(0.2, nonnegative=True)

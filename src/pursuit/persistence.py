@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from . import files
 from ._registry import class_of
 from .descriptions import describe_model, restore_model
-from .encoders.bank import EncoderBank
-from .encoders.encoder import Encoder
+from .encoders import Encoder, EncoderBank
 from .files import below, one_line
 from .models import SparseModel
 from .operators import without_zero_atoms

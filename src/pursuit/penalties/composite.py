@@ -106,6 +106,7 @@ class Stacked(Penalty):
     Examples
     --------
     >>> import torch
+    >>> from pursuit.penalties import L1
     >>> Stacked([(NonNegative(), 1), (L1(1.0), 2)]).value(torch.tensor([[5.0, 1.0, -2.0]]))
     tensor([3.])
     """
