@@ -99,7 +99,7 @@ class Report:
         self.parts.append(_Picture(f"{name}.png", content.getvalue(), " ".join(caption.split())))
 
     def write(self, folder: Path, name: str = "report") -> Path:
-        """Write page, Markdown version and pictures to a folder, and return the path of the page."""
+        """Write page, Markdown version and pictures to a folder; return the path of the page."""
         folder.mkdir(parents=True, exist_ok=True)
         for part in self.parts:
             if isinstance(part, _Picture):
