@@ -104,8 +104,8 @@ def test_the_command_is_installed() -> None:
         (["export", "a.safetensors"], "Missing argument"),
         (["export", "a.safetensors", "a.onnx", "--opset", "new"], "'--opset'"),
         (["bench", "--json"], "--json goes with --list"),
-        (["bench", "--", "--rounds", "3"], "needs the name of a benchmark"),
-        (["bench", "lasso", "--list", "--", "3"], "needs the name of a benchmark"),
+        (["bench", "--", "--rounds", "3"], "need the name of a benchmark"),
+        (["bench", "lasso", "--list", "--", "3"], "need the name of a benchmark"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )

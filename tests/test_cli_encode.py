@@ -16,7 +16,9 @@ import torch
 
 import pursuit as pu
 from processes import assert_refused, pursuit, python
-from pursuit.cli.data import Table, appended, open_table, patches
+from pursuit import files
+from pursuit.cli.data import Table, appended, open_pictures, open_table
+from pursuit.cli.main import app
 from pursuit.files import read
 
 FEATURES, ATOMS, ROWS = 9, 14, 333
@@ -178,9 +180,9 @@ def test_no_rows_are_no_codes(folder: Path) -> None:
         ("key", "--key names an array of an .npz file"),
         ("which array", "x.npz has 2 arrays (a, b); choose one by --key"),
         ("no such array", "x.npz has no array c; it has a, b"),
-        ("words in the csv", "x.csv is no table of numbers"),
+        ("words in the csv", "x.csv is not a table of numbers"),
         ("empty csv", "x.csv is empty"),
-        ("csv of names", "x.csv has names of columns, but no numbers"),
+        ("csv of names", "x.csv has a header, but no numbers"),
     ],
 )
 def test_encode_refuses_and_leaves_nothing_behind(
@@ -389,6 +391,41 @@ def test_help_shows_an_example(command: str) -> None:
     assert f"Example: pursuit {command} " in pursuit(command, "--help").stdout
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["encode", "lasso.safetensors", "x.npy", "-o", "z.npy"],
+        ["encode", "lasso.safetensors", "x.npy", "-o", "z.npy", "--tol", "1e-4"],
+        ["encode", "model.safetensors", "x.npy", "-o", "z.npy"],
+        ["decode", "lasso.safetensors", "codes.npy", "-o", "y.npy"],
+        ["decode", "model.safetensors", "codes.npy", "-o", "y.npy"],
+        ["inspect", "lasso.safetensors"],
+        ["inspect", "model.safetensors"],
+        ["export", "lasso.safetensors", "lasso.onnx"],
+    ],
+    ids=" ".join,
+)
+def test_a_model_file_is_read_once(
+    arguments: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import safetensors
+
+    if arguments[0] == "export":
+        pytest.importorskip("onnx")
+    np.save(folder / "codes.npy", np.ones((3, ATOMS), np.float32))
+    read: list[str] = []
+    hashed: list[str] = []
+    original, checksum = safetensors.safe_open, files._checksum
+    monkeypatch.setattr(
+        safetensors, "safe_open", lambda path, **o: read.append(path) or original(path, **o)
+    )
+    monkeypatch.setattr(files, "_checksum", lambda *a: hashed.append(a[0]) or checksum(*a))
+    monkeypatch.chdir(folder)
+    app(arguments, standalone_mode=False)
+    assert [Path(path).name for path in read] == [arguments[1]]
+    assert len(hashed) == 1
+
+
 # ---- data files -----------------------------------------------------------------------------
 
 
@@ -441,7 +478,7 @@ def test_patches_are_those_of_the_pictures(tmp_path: Path) -> None:
     large = rng.integers(0, 255, (20, 30)).astype(np.uint8)
     image.fromarray(large).save(tmp_path / "a.png")
     image.fromarray(large[:4]).save(tmp_path / "small.png")
-    x = patches(tmp_path, size=5, count=200, seed=1)[:]
+    x = open_pictures(tmp_path, 5, 200, seed=1)[:]
     assert x.shape == (200, 25)
     np.testing.assert_allclose(x.mean(axis=1), 0, atol=1e-5)
     np.testing.assert_allclose(x.std(axis=1), 1, atol=1e-5)
@@ -450,12 +487,12 @@ def test_patches_are_those_of_the_pictures(tmp_path: Path) -> None:
     windows /= np.maximum(windows.std(axis=1, keepdims=True), 0.02)
     nearest = ((x[:20, None] - windows[None]) ** 2).sum(axis=2).min(axis=1)
     assert nearest.max() < 1e-6
-    np.testing.assert_array_equal(x, patches(tmp_path, size=5, count=200, seed=1)[:])
+    np.testing.assert_array_equal(x, open_pictures(tmp_path, 5, 200, seed=1)[:])
     with pytest.raises(ValueError, match=r"no picture in .* is as large as a patch of 40 x 40"):
-        patches(tmp_path, size=40)
+        open_pictures(tmp_path, 40, 20, seed=0)
     (tmp_path / "broken.png").write_bytes(b"no picture")
     with pytest.raises(ValueError, match=r"broken.png cannot be read as a picture"):
-        patches(tmp_path, size=5)
+        open_pictures(tmp_path, 5, 20, seed=0)
 
 
 def test_a_table_gives_rows_by_number(tmp_path: Path) -> None:

@@ -195,7 +195,7 @@ def test_an_interrupted_run_goes_on_bit_by_bit(
     for number in numbers:
         code, errors = interrupted(number, after=steps)
         if number == signal.SIGINT:
-            line += "interrupted; run the same command again to go on\n"
+            line += "interrupted; run the same command again to continue\n"
         assert (code, errors) == (130 if number == signal.SIGINT else -number, line)
         assert steps < steps_of(checkpoint) < STEPS
         steps = steps_of(checkpoint)
@@ -223,10 +223,10 @@ def test_an_unfinished_run_is_not_mixed_up(folder: Path) -> None:
         checkpoint=run_of,
     )
     assert_refused(
-        pursuit(*arguments, *common), 1, "has no other.checkpoint.dictionary beside it to go on"
+        pursuit(*arguments, *common), 1, "has no other.checkpoint.dictionary beside it, so"
     )
     pu.save(pu.models.Lasso(torch.eye(FEATURES), 0.1), beside)
-    assert_refused(pursuit(*arguments, *common), 1, "is no part of an unfinished run")
+    assert_refused(pursuit(*arguments, *common), 1, "is not part of an unfinished run")
     _, info = files.read(beside)
     files.write(beside, files.read(beside)[0], {**info, "plan": {"kind": "lasso", "atoms": 7}})
     assert_refused(pursuit(*arguments, *common), 1, "is an unfinished run with other settings")

@@ -130,12 +130,12 @@ def test_a_run_shows_both_losses_what_was_kept_and_what_was_taken_back() -> None
     history = run()
     (axes,) = plots.history(history).axes
     lines = labelled(axes)
-    assert list(lines) == ["training", "validation", "kept: step 100", "taken back"]
+    assert list(lines) == ["training", "validation", "kept: step 100", "rolled back"]
     for name, values in (("training", history.loss), ("validation", history.validation)):
         assert list(lines[name].get_xdata()) == history.looked
         assert list(lines[name].get_ydata()) == values
     np.testing.assert_array_equal(lines["kept: step 100"].get_xydata(), [(100, 1.9)])
-    assert list(lines["taken back"].get_xdata()) == [70]
+    assert list(lines["rolled back"].get_xdata()) == [70]
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("step", "loss")
     assert axes.get_yscale() == "linear"
 
@@ -184,7 +184,7 @@ def test_a_stream_shows_objective_drift_and_changes() -> None:
 
 def test_the_points_of_a_stream_are_enough() -> None:
     upper, _ = plots.history(POINTS).axes
-    assert "change noticed" not in labelled(upper)
+    assert "change detected" not in labelled(upper)
 
 
 # ---- decompositions and pictures -------------------------------------------------------
@@ -330,6 +330,20 @@ def test_text_lies_inside_the_figure(name: str) -> None:
     assert drawn.x1 <= whole.x1 + 1
     assert drawn.y0 >= whole.y0 - 1
     assert drawn.y1 <= whole.y1 + 1
+
+
+def test_arrays_are_drawn_without_torch() -> None:
+    code = """
+import sys
+import numpy as np
+from pursuit import plots
+plots.atoms(np.eye(4))
+plots.front({"one": [(1, 0.1)]})
+plots.decomposition(*[np.eye(4)] * 3)
+plots.compare([np.eye(4)], ["one"])
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_neither_pyplot_nor_the_settings_are_touched(tmp_path: Path) -> None:

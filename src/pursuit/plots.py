@@ -1,9 +1,9 @@
-"""Figures, one look: atoms, fronts, histories, decompositions, pictures side by side.
+"""Figures in one style: atoms, fronts, histories, decompositions, pictures side by side.
 
-Every function returns a `matplotlib.figure.Figure` of its own and writes it where `path` says.
-Neither matplotlib's settings nor pyplot are touched; in a notebook, ``%matplotlib inline`` shows
-what is returned. Colours can be told apart by colour-blind readers (Okabe and Ito), and curves
-differ in their markers too. Models and estimators know nothing of this module.
+Every function returns a new `matplotlib.figure.Figure` and saves it if a `path` is given. Neither
+matplotlib's settings nor pyplot are used; in a notebook, ``%matplotlib inline`` shows the returned
+figure. The colours (Okabe and Ito) can be distinguished by colour-blind readers, and curves differ
+in their markers too. Models and estimators do not depend on this module.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ._checks import require_choice
+from ._words import require_choice
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,21 +32,21 @@ Array = np.ndarray[Any, Any]
 Shape = tuple[int, int] | Literal[False] | None
 Where = str | os.PathLike[str] | None
 
-#: Okabe and Ito's colours without the yellow, which white paper swallows
+#: the colours of Okabe and Ito without yellow, which is hard to see on white
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-#: one more than colours, so that both together do not repeat for a long time
+#: one more than colours, so that pairs of both repeat after 56 curves only
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 SUFFIXES = (".png", ".svg", ".pdf")
-#: font sizes: of labels, legends and panels' titles, and of the title above all
+#: font sizes of labels, legends and titles of panels, and of the title of a figure
 TEXT, TITLE = 9, 11
 DPI = 150
-#: more atoms than this are drawn as an image if they are no pictures
+#: more atoms than this are drawn as an image, if they are not pictures
 MOST_LINES = 32
-#: chunks over which a stream's objective is averaged for the strong line
+#: chunks over which the objective of a stream is averaged for the thick line
 SMOOTH = 5
-#: up to so many decades a logarithmic axis has numbers between its powers of ten
+#: logarithmic axes of fewer decades have numbers between the powers of ten
 FEW_DECADES = 2.5
-#: the part of a spectrogram's values that its colours resolve
+#: the percentage of the values of a spectrogram that the colours resolve
 RESOLVED = 99.8
 
 
@@ -60,27 +60,27 @@ def atoms(
     title: str | None = None,
     path: Where = None,
 ) -> Figure:
-    """The atoms of a dictionary: pictures on a grid, lines, or an image of spectra.
+    """Draw the atoms of a dictionary: pictures on a grid, lines, or an image of spectra.
 
-    Pictures are drawn each on its own scale: from ``-max|d|`` to ``max|d|``, or in grey from 0 to
-    ``max d`` where the dictionary has no negative entry. Atoms that are no pictures are drawn
-    as lines, on one scale, if there are at most 32, and as the columns of an image otherwise.
+    Each picture has a separate scale: from ``-max|d|`` to ``max|d|``, or in grey from 0 to
+    ``max d`` if the dictionary has no negative entry. Atoms that are not pictures are drawn as
+    lines on a common scale if there are at most 32, and as the columns of an image otherwise.
 
     Parameters
     ----------
     dictionary
         Atoms as rows, shape (q, m).
     shape
-        Height and width of an atom's picture; by default a square if m is one. False: no
-        pictures.
+        Height and width of an atom as a picture; by default a square if m is a square number.
+        False if atoms are not pictures.
     order
         "as they are", or "norm": the largest first.
     columns
-        How many atoms stand in a row.
+        The number of atoms in a row of the figure.
     colours
         "grey", or "diverging": blue below zero, white at zero, red above; for pictures.
     title, path
-        What to write above, and where to save it (PNG, SVG or PDF by the suffix).
+        The title, and the file to save the figure to (.png, .svg or .pdf).
 
     Examples
     --------
@@ -109,61 +109,6 @@ def atoms(
     return _finished(figure, title, path)
 
 
-def front(
-    curves: Mapping[str, Sequence[tuple[float, float]]],
-    xlabel: str = "microseconds a signal",
-    ylabel: str = "relative gap",
-    *,
-    floor: float = 1e-7,
-    title: str | None = None,
-    path: Where = None,
-) -> Figure:
-    """Time against gap, both logarithmic: one curve a method, its points joined as they come.
-
-    Parameters
-    ----------
-    curves
-        ``{name: [(time, gap), ...]}``.
-    xlabel, ylabel
-        What the axes say.
-    floor
-        Gaps below it, which rounding may even make negative, are drawn there.
-    title, path
-        What to write above, and where to save it (PNG, SVG or PDF by the suffix).
-
-    Examples
-    --------
-    >>> figure = front({"encoder": [(0.5, 0.03), (1, 0.01)], "solver": [(3, 0.02), (9, 1e-6)]})
-    >>> [line.get_label() for line in figure.axes[0].lines]
-    ['encoder', 'solver']
-    """
-    if not isinstance(curves, Mapping) or not curves:
-        raise ValueError("curves must be a non-empty mapping {name: [(time, gap), ...]}")
-    if not 0 < floor < math.inf:
-        raise ValueError(f"floor must be positive and finite, got {floor}")
-    figure = _figure(7.5, 4)
-    axes = figure.add_subplot()
-    for number, (name, values) in enumerate(curves.items()):
-        points = _matrix(values, f"the curve {name!r}")
-        if points.shape[1] != 2:
-            raise ValueError(f"the curve {name!r} must be pairs (time, gap), got {points.shape}")
-        if not (points[:, 0] > 0).all():
-            raise ValueError(f"the curve {name!r} has times that are not positive")
-        axes.plot(
-            points[:, 0],
-            np.maximum(points[:, 1], floor),
-            color=COLOURS[number % len(COLOURS)],
-            marker=MARKERS[number % len(MARKERS)],
-            markersize=5,
-            linewidth=1.4,
-            label=name,
-        )
-    axes.set(xscale="log", yscale="log")
-    _dress(axes, xlabel, ylabel)
-    figure.legend(frameon=False, fontsize=TEXT, loc="outside right upper")
-    return _finished(figure, title, path)
-
-
 @dataclass(frozen=True)
 class Panel:
     """One pair of axes with curves.
@@ -171,17 +116,17 @@ class Panel:
     Attributes
     ----------
     curves
-        ``{name: [(x, y), ...]}``, or ``(x, y, low, high)`` with a band that is shaded.
+        ``{name: [(x, y), ...]}``, or ``(x, y, low, high)`` for a curve with a shaded band.
     xlabel, ylabel, title
-        What stands at the axes and above.
+        Labels of the axes, and the title of the panel.
     log
-        The axes that are logarithmic: "", "x", "y" or "xy".
+        The logarithmic axes: "", "x", "y" or "xy".
     levels
         ``{name: y}``, horizontal dotted lines.
     stretches
-        ``{name: (begin, end)}`` on the x axis, told apart by lines, with their names above.
+        ``{name: (begin, end)}`` on the x axis, separated by lines, with their names above.
     markers
-        Whether points are marked; not if there are hundreds.
+        Whether points have markers; False suits hundreds of points.
     """
 
     curves: Mapping[str, Sequence[tuple[float, ...]]]
@@ -201,16 +146,16 @@ def panels(
     title: str | None = None,
     path: Where = None,
 ) -> Figure:
-    """Curves in panels side by side, one legend for all: a name has the same look in each.
+    """Draw panels side by side with one legend; a name looks the same in every panel.
 
     Parameters
     ----------
     panels
-        What is drawn, from left to right.
+        The panels from left to right.
     size
-        Width and height of a panel, in inches.
+        Width and height of a panel in inches.
     title, path
-        What to write above, and where to save it (PNG, SVG or PDF by the suffix).
+        The title, and the file to save the figure to (.png, .svg or .pdf).
 
     Examples
     --------
@@ -221,48 +166,52 @@ def panels(
     """
     if not panels or any(not panel.curves for panel in panels):
         raise ValueError("panels must be a non-empty sequence of panels that have curves")
-    figure = _figure(size[0] * len(panels), size[1])
-    names = list(dict.fromkeys(name for panel in panels for name in panel.curves))
-    levels = list(dict.fromkeys(name for panel in panels for name in panel.levels))
-    shown: dict[str, Any] = {}
-    every = figure.subplots(1, len(panels), squeeze=False)[0]
-    for axes, panel in zip(every, panels, strict=True):
-        require_choice(panel.log, ("", "x", "y", "xy"), "log")
-        for name, values in panel.curves.items():
-            points = _matrix(values, f"the curve {name!r}")
-            if points.shape[1] not in (2, 4):
-                raise ValueError(
-                    f"the curve {name!r} must be (x, y) or (x, y, low, high), got {points.shape}"
-                )
-            number = names.index(name)
-            colour = COLOURS[number % len(COLOURS)]
-            marker = MARKERS[number % len(MARKERS)] if panel.markers else None
-            (line,) = axes.plot(points[:, 0], points[:, 1], color=colour, marker=marker,
-                                markersize=4.5, linewidth=1.4)  # fmt: skip
-            shown.setdefault(name, line)
-            if points.shape[1] == 4:
-                axes.fill_between(points[:, 0], points[:, 2], points[:, 3], color=colour,
-                                  alpha=0.2, linewidth=0)  # fmt: skip
-        for name, level in panel.levels.items():
-            styles = (":", "--", "-.")
-            style = styles[levels.index(name) % len(styles)]
-            line = axes.axhline(level, color="0.25", linestyle=style, linewidth=1.4)
-            shown.setdefault(name, line)
-        for name, (begin, end) in panel.stretches.items():
-            axes.axvline(begin, color="0.75", linewidth=0.8, zorder=0)
-            axes.text((begin + end) / 2, 1.0, name, ha="center", va="bottom", fontsize=TEXT,
-                      transform=axes.get_xaxis_transform())  # fmt: skip
-            axes.margins(x=0.01)
-        _dress(axes, panel.xlabel, panel.ylabel)
-        for letter in panel.log:
-            _logarithmic(axes, letter)
-        if panel.title is not None:
-            axes.set_title(panel.title, fontsize=TEXT + 1, pad=16 if panel.stretches else 6)
-    ordered = [*names, *levels]
-    figure.legend(
-        [shown[name] for name in ordered], ordered, frameon=False, fontsize=TEXT,
-        loc="outside lower center", ncols=min(len(ordered), 3 if len(panels) < 3 else 5),
-    )  # fmt: skip
+    figure = _panels(panels, size, loc="outside lower center", most=3 if len(panels) < 3 else 5)
+    return _finished(figure, title, path)
+
+
+def front(
+    curves: Mapping[str, Sequence[tuple[float, float]]],
+    xlabel: str = "microseconds a signal",
+    ylabel: str = "relative gap",
+    *,
+    floor: float = 1e-7,
+    title: str | None = None,
+    path: Where = None,
+) -> Figure:
+    """Draw time against gap, both logarithmic: one curve per method, points joined in their order.
+
+    Parameters
+    ----------
+    curves
+        ``{name: [(time, gap), ...]}``.
+    xlabel, ylabel
+        Labels of the axes.
+    floor
+        Smaller gaps, which rounding may even make negative, are drawn at this value.
+    title, path
+        The title, and the file to save the figure to (.png, .svg or .pdf).
+
+    Examples
+    --------
+    >>> figure = front({"encoder": [(0.5, 0.03), (1, 0.01)], "solver": [(3, 0.02), (9, 1e-6)]})
+    >>> [line.get_label() for line in figure.axes[0].lines]
+    ['encoder', 'solver']
+    """
+    if not isinstance(curves, Mapping) or not curves:
+        raise ValueError("curves must be a non-empty mapping {name: [(time, gap), ...]}")
+    if not 0 < floor < math.inf:
+        raise ValueError(f"floor must be positive and finite, got {floor}")
+    raised = {}
+    for name, values in curves.items():
+        points = _matrix(values, f"the curve {name!r}")
+        if points.shape[1] != 2:
+            raise ValueError(f"the curve {name!r} must be pairs (time, gap), got {points.shape}")
+        if not (points[:, 0] > 0).all():
+            raise ValueError(f"the curve {name!r} has times that are not positive")
+        raised[name] = [(float(x), max(float(y), floor)) for x, y in points]
+    panel = Panel(raised, xlabel, ylabel, log="xy")
+    figure = _panels([panel], (7.5, 4), loc="outside right upper")
     return _finished(figure, title, path)
 
 
@@ -272,16 +221,16 @@ def history(
     title: str | None = None,
     path: Where = None,
 ) -> Figure:
-    """How a training run or a stream went.
+    """Draw the course of a training run or of online learning.
 
     Parameters
     ----------
     history
-        What `fit` returned: losses against steps, with the step that was kept and those that
-        were taken back. Or an `OnlineLearner`: objective and drift against samples, with the
-        changes that it noticed; its `history` alone is drawn without them.
+        The `History` returned by `fit`: losses against steps, with the step whose parameters were
+        kept and the steps that were rolled back. Or an `OnlineLearner`: objective and drift against
+        samples, with the detected changes; from its `history` alone, without them.
     title, path
-        What to write above, and where to save it (PNG, SVG or PDF by the suffix).
+        The title, and the file to save the figure to (.png, .svg or .pdf).
 
     Examples
     --------
@@ -312,23 +261,23 @@ def decomposition(
     title: str | None = None,
     path: Where = None,
 ) -> Figure:
-    """Input, low rank and outliers side by side: pictures, or spectrograms with time across.
+    """Draw input, low rank and outliers side by side, as pictures or as spectrograms.
 
-    Of pictures, input and low rank share the grey scale of the input, row by row; outliers are
-    blue below zero and red above, on one scale. Spectrograms share one scale, whose end the
-    largest 0.2 % of the input's values pass.
+    In each row of pictures, input and low rank have the grey scale of the input; outliers are blue
+    below zero and red above, on a common scale. Spectrograms have the time on the horizontal axis
+    and a common scale that the largest 0.2 % of the input's values exceed.
 
     Parameters
     ----------
     x, low_rank, outliers
         Signals as rows and their two parts, shape (n, m) each.
     shape
-        Height and width of a picture; by default a square if m is one. False: rows are the frames
-        of a spectrogram.
+        Height and width of a picture; by default a square if m is a square number. False if rows
+        are the frames of a spectrogram.
     rows
-        How many pictures are drawn, the first ones.
+        The number of pictures; the first ones are drawn.
     title, path
-        What to write above, and where to save it (PNG, SVG or PDF by the suffix).
+        The title, and the file to save the figure to (.png, .svg or .pdf).
 
     Examples
     --------
@@ -359,16 +308,16 @@ def compare(
     title: str | None = None,
     path: Where = None,
 ) -> Figure:
-    """Pictures side by side, from black at the lowest value of all to white at the highest.
+    """Draw pictures side by side, from black at the lowest value of all to white at the highest.
 
     Parameters
     ----------
     images
         Pictures, shape (height, width) each.
     titles
-        What stands above each of them.
+        The title of each picture.
     title, path
-        What to write above all, and where to save it (PNG, SVG or PDF by the suffix).
+        The title, and the file to save the figure to (.png, .svg or .pdf).
 
     Examples
     --------
@@ -394,7 +343,59 @@ def compare(
     return _finished(figure, title, path)
 
 
-# ---- the kinds of panel ----------------------------------------------------------------
+# ---- kinds of figures ------------------------------------------------------------------
+
+
+def _panels(panels: Sequence[Panel], size: tuple[float, float], loc: Any, most: int = 1) -> Figure:
+    """Panels side by side; the legend is at `loc` and has at most `most` columns."""
+    figure = _figure(size[0] * len(panels), size[1])
+    names = list(dict.fromkeys(name for panel in panels for name in panel.curves))
+    levels = list(dict.fromkeys(name for panel in panels for name in panel.levels))
+    handles: dict[str, Any] = {}
+    every = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axes, panel in zip(every, panels, strict=True):
+        require_choice(panel.log, ("", "x", "y", "xy"), "log")
+        for name, values in panel.curves.items():
+            handles.setdefault(name, _curve(axes, panel, name, values, names.index(name)))
+        for name, level in panel.levels.items():
+            style = (":", "--", "-.")[levels.index(name) % 3]
+            line = axes.axhline(level, color="0.25", linestyle=style, linewidth=1.4)
+            handles.setdefault(name, line)
+        for name, (begin, end) in panel.stretches.items():
+            axes.axvline(begin, color="0.75", linewidth=0.8, zorder=0)
+            axes.text((begin + end) / 2, 1.0, name, ha="center", va="bottom", fontsize=TEXT,
+                      transform=axes.get_xaxis_transform())  # fmt: skip
+            axes.margins(x=0.01)
+        _dress(axes, panel.xlabel, panel.ylabel)
+        for letter in panel.log:
+            _logarithmic(axes, letter)
+        if panel.title is not None:
+            axes.set_title(panel.title, fontsize=TEXT + 1, pad=16 if panel.stretches else 6)
+    ordered = [*names, *levels]
+    figure.legend(
+        [handles[name] for name in ordered], ordered, frameon=False, fontsize=TEXT, loc=loc,
+        ncols=min(len(ordered), most),
+    )  # fmt: skip
+    return figure
+
+
+def _curve(
+    axes: Axes, panel: Panel, name: str, values: Sequence[tuple[float, ...]], number: int
+) -> Any:
+    """Draw the curve of a panel in the colour and with the marker of a number."""
+    points = _matrix(values, f"the curve {name!r}")
+    if points.shape[1] not in (2, 4):
+        raise ValueError(
+            f"the curve {name!r} must be (x, y) or (x, y, low, high), got {points.shape}"
+        )
+    colour = COLOURS[number % len(COLOURS)]
+    marker = MARKERS[number % len(MARKERS)] if panel.markers else None
+    (line,) = axes.plot(points[:, 0], points[:, 1], color=colour, marker=marker, markersize=4.5,
+                        linewidth=1.4, label=name)  # fmt: skip
+    if points.shape[1] == 4:
+        axes.fill_between(points[:, 0], points[:, 2], points[:, 3], color=colour, alpha=0.2,
+                          linewidth=0)  # fmt: skip
+    return line
 
 
 def _sheet(rows: Array, size: tuple[int, int], columns: int | None, colours: str) -> Figure:
@@ -423,9 +424,9 @@ def _sheet(rows: Array, size: tuple[int, int], columns: int | None, colours: str
 
 
 def _columns(count: int, ratio: float) -> int:
-    """How many columns make a full grid that is about square, rather wide than high.
+    """The number of columns of a grid that is almost full and a little wider than high.
 
-    `ratio` is the height of a cell over its width.
+    `ratio` is the height of a cell divided by its width.
     """
     square = math.sqrt(count * ratio)
     candidates = range(max(1, round(0.9 * square)), max(1, round(1.9 * square)) + 1)
@@ -462,14 +463,14 @@ def _small_lines(rows: Array, columns: int | None) -> Figure:
 
 def _run(run: History) -> Figure:
     if not run.looked:
-        raise ValueError("the history is empty: the run has not looked at its loss yet")
+        raise ValueError("the history is empty: the run has not recorded a loss yet")
     figure = _figure(6.5, 3.6)
     axes = figure.add_subplot()
     axes.plot(run.looked, run.loss, color=COLOURS[0], marker="o", markersize=3.5, linewidth=1.4,
               label="training")  # fmt: skip
     kept = run.loss
     if run.validation:
-        # a run that is ended for its rollbacks has no last look at validation
+        # a run that ends because of its rollbacks has no last validation loss
         steps = run.looked[: len(run.validation)]
         kept = run.validation
         axes.plot(steps, kept, color=COLOURS[1], marker="s", markersize=3.5, linewidth=1.4,
@@ -482,7 +483,7 @@ def _run(run: History) -> Figure:
     if run.rollbacks:
         axes.plot(run.rollbacks, [0.02] * len(run.rollbacks), color=COLOURS[3], marker="^",
                   linestyle="none", transform=axes.get_xaxis_transform(), clip_on=False,
-                  label="taken back")  # fmt: skip
+                  label="rolled back")  # fmt: skip
     values = [v for v in [*run.loss, *run.validation] if math.isfinite(v)]
     if values and min(values) > 0 and max(values) > 10 * min(values):
         axes.set_yscale("log")
@@ -493,7 +494,7 @@ def _run(run: History) -> Figure:
 
 def _stream(points: list[Point], changes: list[int]) -> Figure:
     if not points:
-        raise ValueError("the history is empty: the learner has not worked off a chunk yet")
+        raise ValueError("the history is empty: the learner has not processed a chunk yet")
     samples, objective, drift = (list(values) for values in zip(*points, strict=True))
     figure = _figure(7, 4.4)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[2, 1])
@@ -507,7 +508,7 @@ def _stream(points: list[Point], changes: list[int]) -> Figure:
     shown = [change for change in changes if change >= samples[0]]
     for axes in (upper, lower):
         for number, change in enumerate(shown):
-            name = "change noticed" if number == 0 else "_" + str(number)
+            name = "change detected" if number == 0 else "_" + str(number)
             axes.axvline(change, color=COLOURS[6], linewidth=1, linestyle=":", label=name)
         axes.margins(x=0.01)
     _dress(upper, "", "objective")
@@ -563,7 +564,7 @@ def _three_spectrograms(parts: dict[str, Array]) -> Figure:
 def _spectrogram(
     figure: Figure, axes: Axes, rows: Array, low: float, high: float, label: str | None
 ) -> None:
-    """Rows as columns of an image, the first feature at the bottom; with a label, a colour bar."""
+    """Draw rows as columns of an image, the first feature at the bottom; a label adds a bar."""
     image = axes.imshow(
         rows.T,
         origin="lower",
@@ -582,7 +583,7 @@ def _spectrogram(
         bar.outline.set_visible(False)
 
 
-# ---- what all figures share ------------------------------------------------------------
+# ---- style, files and checks -----------------------------------------------------------
 
 
 def _figure(width: float, height: float) -> Figure:
@@ -605,7 +606,7 @@ def _dress(axes: Axes, xlabel: str, ylabel: str) -> None:
 
 
 def _logarithmic(axes: Axes, letter: str) -> None:
-    """A logarithmic axis with plain numbers, of which it has several even on two decades."""
+    """Make an axis logarithmic, with plain numbers and several of them even on two decades."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     getattr(axes, f"set_{letter}scale")("log")
@@ -653,7 +654,7 @@ def _matrix(values: Any, name: str) -> Array:
 
 
 def _picture_shape(shape: Shape, length: int) -> tuple[int, int] | None:
-    """Height and width of a row as a picture, or None if it is none."""
+    """Height and width of a row as a picture, or None if it is not one."""
     if shape is False:
         return None
     if shape is None:
@@ -668,7 +669,7 @@ def _picture_shape(shape: Shape, length: int) -> tuple[int, int] | None:
 
 
 def _range(values: Array) -> tuple[float, float]:
-    """The scale of an image: from zero, or symmetrical about it where entries are negative."""
+    """The limits of the colours: from zero, or symmetric about zero if entries are negative."""
     high = float(np.percentile(np.abs(values), RESOLVED)) or float(np.abs(values).max()) or 1.0
     return (-high if values.min() < 0 else 0.0), high
 
@@ -680,7 +681,7 @@ def _points(history: Any) -> list[Point]:
         points = [Point(*point) for point in history]
     except TypeError as error:
         raise TypeError(
-            "history must be what `fit` returned, an OnlineLearner or its history, "
+            "history must be the History of `fit`, an OnlineLearner or its history, "
             f"got {type(history).__name__}"
         ) from error
     return points

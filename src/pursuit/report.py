@@ -1,7 +1,7 @@
 """Reports: text, tables and figures in one HTML page and in Markdown.
 
-The page holds its pictures inside, so that one file can be sent around; the Markdown version
-keeps them as files beside it.
+The page embeds its pictures, so that it is a single file; the Markdown version refers to them as
+separate files.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class _Picture:
 
 @dataclass
 class Report:
-    """A report that is written section by section.
+    """A report, built section by section.
 
     Parameters
     ----------
     title
-        What it is about.
+        The title.
 
     Examples
     --------
@@ -78,26 +78,28 @@ class Report:
     parts: list[tuple[str, str] | _Table | _Picture] = field(default_factory=list)
 
     def section(self, title: str) -> None:
+        """Begin a section."""
         self.parts.append(("section", title))
 
     def text(self, text: str) -> None:
-        """A paragraph; `backquotes` set code."""
+        """Add a paragraph; text in `backquotes` is set as code."""
         self.parts.append(("text", " ".join(text.split())))
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Add a table; every row has an entry for each column."""
         for row in rows:
             if len(row) != len(columns):
                 raise ValueError(f"a row has {len(row)} entries, but there are {len(columns)}")
         self.parts.append(_Table(tuple(columns), tuple(tuple(row) for row in rows)))
 
     def figure(self, figure: Figure, name: str, caption: str = "") -> None:
-        """A matplotlib figure; `name` is what its file is called, without suffix."""
+        """Add a matplotlib figure; `name` is the name of its file without suffix."""
         content = io.BytesIO()
         figure.savefig(content, format="png", dpi=150)
         self.parts.append(_Picture(f"{name}.png", content.getvalue(), " ".join(caption.split())))
 
     def write(self, folder: Path, name: str = "report") -> Path:
-        """Write the page, the Markdown version and the pictures; the path of the page."""
+        """Write page, Markdown version and pictures to a folder; return the path of the page."""
         folder.mkdir(parents=True, exist_ok=True)
         for part in self.parts:
             if isinstance(part, _Picture):
@@ -108,6 +110,7 @@ class Report:
         return page
 
     def markdown(self) -> str:
+        """The report in Markdown."""
         blocks = [f"# {self.title}"]
         for part in self.parts:
             match part:
@@ -123,6 +126,7 @@ class Report:
         return "\n\n".join(blocks) + "\n"
 
     def html(self) -> str:
+        """The report as an HTML page."""
         body = [f"<h1>{html.escape(self.title)}</h1>"]
         for part in self.parts:
             match part:
@@ -162,5 +166,5 @@ def _html_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _inline(text: str) -> str:
-    """Escaped text, with `code` in backquotes set as such."""
+    """Text with special characters escaped and `code` in backquotes set as code."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))

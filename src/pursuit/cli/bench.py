@@ -82,12 +82,12 @@ def _find(package: Path) -> Path:
 
 def scripts(folder: Path) -> dict[str, str]:
     """The scripts of a folder that have a main part, each with the first line of its docstring."""
-    found = {}
+    summaries = {}
     for path in sorted(folder.glob("*.py")):
         text = path.read_text(encoding="utf-8")
         if _MAIN.search(text):
-            found[path.stem] = _summary(text)
-    return found
+            summaries[path.stem] = _summary(text)
+    return summaries
 
 
 def _check(names: Sequence[str], known: Mapping[str, str]) -> None:

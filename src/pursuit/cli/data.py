@@ -72,9 +72,9 @@ class Table:
         """Rows by number or slice; many scattered rows are read in several parts."""
         few = TOUCHED // READ_AHEAD
         if not isinstance(rows, np.ndarray) or len(rows) <= few:
-            return self._taken(rows, np.float32)
+            return self._read(rows, np.float32)
         parts = [rows[start : start + few] for start in range(0, len(rows), few)]
-        return np.concatenate([self._taken(part, np.float32) for part in parts])
+        return np.concatenate([self._read(part, np.float32) for part in parts])
 
     def pieces(self, width: int = 0, dtype: Any = np.float32) -> Iterator[tuple[int, Array]]:
         """Iterate over the table: yields pairs of the number of a first row, and rows from there.
@@ -90,7 +90,7 @@ class Table:
         """
         length = max(1, PIECE // max(width, self.shape[1], 1))
         for start in range(0, len(self), length):
-            piece = self._taken(slice(start, start + length), dtype)
+            piece = self._read(slice(start, start + length), dtype)
             bad = np.flatnonzero(~np.isfinite(piece).all(axis=1))
             if len(bad) > 0:
                 raise ValueError(
@@ -115,13 +115,13 @@ class Table:
                     "non-negative data"
                 )
 
-    def _taken(self, rows: Any, dtype: Any) -> Array:
+    def _read(self, rows: Any, dtype: Any) -> Array:
         with np.errstate(over="ignore"):  # overflow to infinity is reported by `pieces`
-            taken = np.array(self.values[rows], dtype=dtype, order="C")
-        self._touched += max(taken.nbytes, READ_AHEAD * len(taken))
+            part = np.array(self.values[rows], dtype=dtype, order="C")
+        self._touched += max(part.nbytes, READ_AHEAD * len(part))
         if self._touched >= TOUCHED:
             self._release()
-        return taken
+        return part
 
     def _release(self) -> None:
         """Release the pages that were read; they stay in the cache of the operating system."""
@@ -245,7 +245,7 @@ def _read_parquet(path: Path) -> Array:
             continue
         except OSError:
             raise
-        except Exception as error:  # each library raises exceptions of its own kind
+        except Exception as error:  # of a type that depends on the library
             raise ValueError(f"{path} cannot be read: {one_line(error)}") from error
     raise ImportError(
         f"reading {path} needs pyarrow or polars; install one with pip install pyarrow"

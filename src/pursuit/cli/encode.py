@@ -286,5 +286,5 @@ def _convert(table: Table, work: _Work, output: Path, name: str, needs: str) -> 
         shown() as callback,
     ):
         for start, piece in table.pieces(work.columns, work.dtype):
-            callback(Progress("rows", start, rows))
             append(work.run(piece))
+            callback(Progress("rows", start + len(piece), rows))

@@ -230,7 +230,7 @@ def _summary(written: dict[str, Any]) -> str:
     return (
         "{path}: {kind}, {atoms} atoms of {features} features, {layers} layers ({encoder}), "
         "{parameters} parameters, {bytes} bytes\n".format(**written)
-        + f"{', '.join(weights)}; {written['steps']} steps, {written['best_step']} kept; "
+        + f"{', '.join(weights)}; {written['steps']} steps, best at {written['best_step']}; "
         + f"gap {100 * written['gap']:.3g} % on {written['gap_rows']} {where} rows; "
         + f"{written['seconds']:.1f} s"
     )

@@ -147,7 +147,7 @@ def _draw(saved: Saved, plot: Path) -> None:
 
     check_output(plot, (saved.path,), suffixes=(".png", ".svg", ".pdf"))
     names = ("dictionary", "low_rank", "sparse")
-    found = [array for name, array in saved.arrays.items() if name.split(".")[-1] in names]
-    if not found:
+    dictionaries = [array for name, array in saved.arrays.items() if name.split(".")[-1] in names]
+    if not dictionaries:
         raise ValueError(f"{saved.path} has no atoms to draw")
-    atoms(np.concatenate(found), title=saved.path.name, path=plot)
+    atoms(np.concatenate(dictionaries), title=saved.path.name, path=plot)

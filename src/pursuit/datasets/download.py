@@ -93,16 +93,16 @@ def fetch(
         os.unlink(temporary)
         bar = False if progress is None else _Bar(name, progress)
         pooch.HTTPDownloader(progressbar=bar, chunk_size=CHUNK)(address, temporary, None)
-        found = pooch.file_hash(temporary)
-        if known in (None, found):
+        actual = pooch.file_hash(temporary)
+        if known in (None, actual):
             return
         if sha256 is None:
             raise ValueError(
-                f"{url} has changed: its sha256 is {found}, at the first download it was {known}; "
+                f"{url} has changed: its sha256 is {actual}, at the first download it was {known}; "
                 f"if the new content is right, remove its line from {folder / CHECKSUMS}"
             )
         raise ValueError(
-            f"{url} has the sha256 {found}, but {known} was expected; check both, nothing was saved"
+            f"{url} has the sha256 {actual}, but {known} was expected; check both, nothing was saved"
         )
 
     try:

@@ -127,5 +127,5 @@ def _opened(path: Path) -> Iterator[Any]:
             yield picture
     except PermissionError:
         raise
-    except Exception as error:  # each format raises exceptions of its own kind
+    except Exception as error:  # of a type that depends on the format
         raise ValueError(f"{path} cannot be read as a picture: {one_line(error)}") from error

@@ -170,7 +170,7 @@ def train_scale(
     """The standard deviation of all entries of the training mixtures ``|X|^power``.
 
     If there are more than 4000 frames, it is computed from 4000 of them, drawn with a fixed seed.
-    Test frames are divided by it too, because their own scale must not be used.
+    Test frames are divided by it too, because nothing may be learned from them.
     """
     _check_numbers(window, hop, power)
     clips = read_folder(folder, "train")
@@ -236,8 +236,8 @@ def _table(folder: Path) -> list[Row]:
 
 def _corpus(folder: Path) -> list[Row]:
     for pattern in ("Wavfile", "*/Wavfile", "*/*/Wavfile"):
-        for found in sorted(folder.glob(pattern)):
-            paths = sorted(path for path in found.glob("*.wav") if not path.name.startswith("."))
+        for wavs in sorted(folder.glob(pattern)):
+            paths = sorted(path for path in wavs.glob("*.wav") if not path.name.startswith("."))
             if paths:
                 return [_row(path) for path in paths]
     raise ValueError(f"{folder} has neither {SPLITS} nor a folder Wavfile with .wav files")
