@@ -4,7 +4,7 @@
 
 `librosa.decompose.decompose` takes any scikit-learn transformer. Plain NMF has to explain the
 gliding tone by its atoms, which spoils them; robust NMF assigns it to the outliers. Without librosa
-the script uses its own `decompose`. The spectrogram is synthetic, so its true parts are known.
+the script defines `decompose`. The spectrogram is synthetic, so its true parts are known.
 """
 
 import numpy as np
@@ -28,8 +28,8 @@ music = spectrogram.synthetic(1000)
 S, tones, glide = (part.numpy().T for part in music)  # as librosa has them: frequency, time
 
 
-def error(found: np.ndarray, true: np.ndarray) -> float:
-    return 100 * float(np.square(found - true).sum() / np.square(true).sum())
+def error(estimate: np.ndarray, true: np.ndarray) -> float:
+    return 100 * float(np.square(estimate - true).sum() / np.square(true).sum())
 
 
 print("error, per cent of energy   tones   glide")

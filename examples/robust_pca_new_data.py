@@ -32,8 +32,11 @@ pca = PCA(40).fit(train)
 robust = pu.RobustPCA(40, transform_algorithm="exact", passes=5).fit(train)
 parts = robust.split(x)
 print("root mean square error   under the square   elsewhere")
-for name, found in (("PCA", pca.inverse_transform(pca.transform(x))), ("robust", parts.low_rank)):
-    under, elsewhere = (np.square((found - clean)[at]).mean() ** 0.5 for at in (hidden, ~hidden))
+for name, estimate in (
+    ("PCA", pca.inverse_transform(pca.transform(x))),
+    ("robust", parts.low_rank),
+):
+    under, elsewhere = (np.square((estimate - clean)[at]).mean() ** 0.5 for at in (hidden, ~hidden))
     print(f"{name:24} {under:16.3f} {elsewhere:11.3f}")
 share = np.square(parts.outliers[hidden]).sum() / np.square(parts.outliers).sum()
 print(f"{100 * share:.0f} % of the outliers' energy lies in the squares, ", end="")

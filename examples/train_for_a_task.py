@@ -22,8 +22,8 @@ model = pu.models.RobustNMF(dictionary, LAM_STAR, LAM)
 
 def report(name: str, parts: pu.Parts) -> None:
     errors = [
-        float((found - true).square().sum() / true.square().sum())
-        for found, true in ((parts.low_rank, test.low_rank), (parts.sparse, test.sparse))
+        float((estimate - true).square().sum() / true.square().sum())
+        for estimate, true in ((parts.low_rank, test.low_rank), (parts.sparse, test.sparse))
     ]
     print(f"{name:28} {100 * errors[0]:10.1f} {100 * errors[1]:10.1f}")
 

@@ -31,7 +31,7 @@ def sample(seed: int, n: int = 60, q: int = 5, m: int = 7) -> tuple[Tensor, Tens
 def test_an_update_is_the_solution_of_cvxpy(ridge: float, nonnegative: bool, seed: int) -> None:
     codes, targets, start = sample(seed)
     online = pu.OnlineDictionary(start, ridge=ridge, nonnegative=nonnegative, sweeps=800)
-    found = online.update(targets, codes)
+    learned = online.update(targets, codes)
     atoms = cp.Variable(start.shape)
     value = cp.sum_squares(targets.numpy() - codes.numpy() @ atoms) / 2
     value += ridge / 2 * cp.sum_squares(atoms)
@@ -39,7 +39,7 @@ def test_an_update_is_the_solution_of_cvxpy(ridge: float, nonnegative: bool, see
     if ridge == 0:
         constraints.append(cp.norm(atoms, 2, axis=1) <= 1)
     cp.Problem(cp.Minimize(value), constraints).solve(solver=cp.CLARABEL)
-    np.testing.assert_allclose(found.numpy(), atoms.value, atol=2e-5)
+    np.testing.assert_allclose(learned.numpy(), atoms.value, atol=2e-5)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -100,9 +100,9 @@ def test_dead_atoms_are_replaced_by_badly_coded_samples() -> None:
     assert online.dead.tolist() == [3]
     online.update_atoms()
     torch.testing.assert_close(online.atoms[3], start[3])
-    left = targets - codes @ online.atoms
+    residual = targets - codes @ online.atoms
     assert online.replace_dead(targets, codes) == 1
-    expected = left[17] / left[17].norm()
+    expected = residual[17] / residual[17].norm()
     new = online.atoms[3] / online.atoms[3].norm()
     torch.testing.assert_close(new, expected)
     assert online.replace_dead(targets, codes) == 1  # until a sample uses it
@@ -127,9 +127,9 @@ def planted(seed: int = 0) -> tuple[Tensor, Tensor]:
 
 def test_learned_atoms_have_unit_norm_and_serve_better_than_samples() -> None:
     _, x = planted()
-    first, found = draw(x, 20), pu.learn(x, 20, 0.05, passes=2)
-    torch.testing.assert_close(found.norm(dim=1), torch.ones(20), atol=1e-5, rtol=0)
-    values = [float(pu.solve(Lasso(d, 0.05), x).objective.mean()) for d in (first, found)]
+    first, learned = draw(x, 20), pu.learn(x, 20, 0.05, passes=2)
+    torch.testing.assert_close(learned.norm(dim=1), torch.ones(20), atol=1e-5, rtol=0)
+    values = [float(pu.solve(Lasso(d, 0.05), x).objective.mean()) for d in (first, learned)]
     assert values[1] < 0.8 * values[0]
 
 
@@ -264,11 +264,11 @@ def test_batches_of_an_iterable_are_taken_as_they_come() -> None:
 def test_progress_has_the_dictionary() -> None:
     _, x = planted(7)
     told = []
-    found = pu.learn(x, 10, 0.1, callback=told.append)
+    learned = pu.learn(x, 10, 0.1, callback=told.append)
     assert {now.stage for now in told} == {"dictionary"}
     assert [now.done for now in told][-1] == told[-1].total == len(x)
     assert [now.seconds for now in told] == sorted(now.seconds for now in told)
-    assert torch.equal(told[-1].dictionary, found)
+    assert torch.equal(told[-1].dictionary, learned)
 
 
 def test_a_ridge_removes_atoms_and_only_a_stream_replaces_them() -> None:

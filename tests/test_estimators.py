@@ -1,4 +1,4 @@
-"""The scikit-learn faces: the contract of estimators, and that they do what their models say."""
+"""Estimators: the scikit-learn contract, and that they do what their models say."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from pursuit.datasets import textures
 from pursuit.encoders.choice import coordinate_schedule
 from pursuit.estimators import NMF, PursuitClassifier, RobustNMF, RobustPCA, SparseCoding
 from pursuit.estimators.noise import noise_level
+from pursuit.estimators.start import start_nmf, start_robust, start_sparse
+from pursuit.sampling import sample_rows
 from pursuit.solvers import accuracy
 from pursuit.solvers.accuracy import exact_codes
 
@@ -96,9 +98,9 @@ def test_automatic_weights_are_those_of_the_docstrings() -> None:
     coder = SparseCoding(12, transform_algorithm="exact", passes=1).fit(x)
     sigma = noise_level(x.astype(np.float32), 12)
     assert coder.lam_ == pytest.approx(sigma * math.sqrt(2 * math.log(12)), rel=1e-3)
-    given = RobustPCA(3, lam=0.5, lam_star=4.0, transform_algorithm="exact", passes=1).fit(x)
-    assert (given.lam_, given.lam_star_) == (0.5, 4.0)
-    assert (given.model_.lam, given.model_.lam_star) == (0.5, 4.0)
+    explicit = RobustPCA(3, lam=0.5, lam_star=4.0, transform_algorithm="exact", passes=1).fit(x)
+    assert (explicit.lam_, explicit.lam_star_) == (0.5, 4.0)
+    assert (explicit.model_.lam, explicit.model_.lam_star) == (0.5, 4.0)
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3, 7, 16])
@@ -108,6 +110,31 @@ def test_top_k_schedules_end_with_all_coefficients(atoms: int, layers: int) -> N
     assert len(schedule) == layers
     assert schedule == sorted(schedule)
     assert schedule[-1] == atoms
+
+
+def test_sampled_rows_are_distinct_sorted_and_not_excluded() -> None:
+    excluded = [3, 4, 17]
+    rows = sample_rows(30, 20, seed=1, exclude=excluded)
+    assert len(rows) == len(set(rows.tolist()) - set(excluded)) == 20
+    assert rows.tolist() == sorted(rows.tolist())
+    assert 0 <= rows[0] < rows[-1] < 30
+    assert sample_rows(30, 40, exclude=excluded).tolist() == sorted(set(range(30)) - set(excluded))
+    drawn = np.concatenate([sample_rows(30, 5, seed, excluded) for seed in range(100)])
+    assert set(drawn.tolist()) == set(range(30)) - set(excluded)
+
+
+def test_estimators_learn_what_their_initial_models_learn() -> None:
+    options = {"transform_algorithm": "exact", "passes": 2}
+    x, tones = (data.astype(np.float32) for data in (planted(300, 20)[0], parts_of_tones(300)))
+    wild, smooth = torch.from_numpy(x), torch.from_numpy(tones)
+    for estimator, data, start in (
+        (SparseCoding(6, **options), wild, start_sparse(wild, 6)),
+        (NMF(4, ridge=0.1, **options), smooth, start_nmf(smooth, 4, 0.1)),
+        (RobustNMF(4, **options), smooth, start_robust(smooth, 4, nonnegative=True)),
+        (RobustPCA(4, center=False, **options), wild, start_robust(wild, 4)),
+    ):
+        model = pu.learn(data, model=start, passes=2)
+        np.testing.assert_array_equal(estimator.fit(data).components_, model.dictionary.numpy())
 
 
 # ---- the mathematics -----------------------------------------------------------------------
@@ -142,8 +169,8 @@ def test_nonnegative_least_squares_of_any_size_and_ridge() -> None:
         right = [nnls(stacked, np.r_[row, np.zeros(6)])[0] for row in x]
         np.testing.assert_allclose(codes, right, rtol=1e-3, atol=1e-5 * x.max(axis=1).max())
         best = model.objective(torch.from_numpy(x), torch.from_numpy(np.array(right)))
-        found = model.objective(torch.from_numpy(x), torch.from_numpy(codes))
-        np.testing.assert_allclose(found, best, rtol=1e-5)
+        reached = model.objective(torch.from_numpy(x), torch.from_numpy(codes))
+        np.testing.assert_allclose(reached, best, rtol=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -203,18 +230,18 @@ def test_robust_pca_finds_what_was_planted(algorithm: str) -> None:
         np.testing.assert_allclose(parts.scores, estimator.transform(data))
         np.testing.assert_allclose(estimator.inverse_transform(parts.scores), parts.low_rank)
         # what the two parts leave is noise, which exact outliers clip at lam
-        left = data - parts.low_rank - parts.sparse
-        assert np.linalg.norm(left) < 1.2 * 0.1 * math.sqrt(left.size)
+        residual = data - parts.low_rank - parts.sparse
+        assert np.linalg.norm(residual) < 1.2 * 0.1 * math.sqrt(residual.size)
         if algorithm == "exact":
-            assert np.abs(left).max() < estimator.lam_ * (1 + 1e-3)
+            assert np.abs(residual).max() < estimator.lam_ * (1 + 1e-3)
 
 
 def test_robust_pca_is_the_convex_solution() -> None:
     x, _, _ = planted(200, 30)
     estimator = RobustPCA(8, center=False, transform_algorithm="exact", passes=60).fit(x)
     convex, _ = pu.robust_pca(x, estimator.lam_star_, estimator.lam_)
-    found = estimator.split(x).low_rank
-    assert np.linalg.norm(found - np.asarray(convex)) < 0.02 * np.linalg.norm(convex)
+    low_rank = estimator.split(x).low_rank
+    assert np.linalg.norm(low_rank - np.asarray(convex)) < 0.02 * np.linalg.norm(convex)
 
 
 @pytest.mark.parametrize("kind", [NMF, RobustNMF])
@@ -224,10 +251,10 @@ def test_nonnegative_parts_explain_the_data(kind: type) -> None:
     codes = estimator.transform(x)
     assert codes.min() >= 0
     assert estimator.components_.min() >= 0
-    left = x - estimator.inverse_transform(codes)
+    residual = x - estimator.inverse_transform(codes)
     if kind is RobustNMF:
-        left -= estimator.split(x).sparse
-    assert np.linalg.norm(left) < 0.1 * np.linalg.norm(x)
+        residual -= estimator.split(x).sparse
+    assert np.linalg.norm(residual) < 0.1 * np.linalg.norm(x)
 
 
 @pytest.mark.parametrize("penalty", ["group", "hilasso"])
@@ -245,21 +272,21 @@ def test_groups(penalty: str) -> None:
         assert coder.lam_group_ > 0
 
 
-def test_a_penalty_of_ones_own_and_nonnegative_codes() -> None:
+def test_a_penalty_object_and_nonnegative_codes() -> None:
     x = planted(400, 20)[0]
-    own = SparseCoding(8, penalty=penalties.L1(0.5, nonnegative=True), **SMALL).fit(x)
+    custom = SparseCoding(8, penalty=penalties.L1(0.5, nonnegative=True), **SMALL).fit(x)
     named = SparseCoding(8, lam=0.5, nonnegative=True, **SMALL).fit(x)
-    assert own.transform(x).min() >= 0
-    np.testing.assert_allclose(own.transform(x), named.transform(x))
-    assert own.lam_ is None
+    assert custom.transform(x).min() >= 0
+    np.testing.assert_allclose(custom.transform(x), named.transform(x))
+    assert custom.lam_ is None
 
 
 def test_centring_adds_the_mean_back() -> None:
     x = planted(300, 20, shift=30.0)[0]
     coder = SparseCoding(20, lam=0.01, center=True, transform_algorithm="exact").fit(x)
     np.testing.assert_allclose(coder.mean_, x.mean(axis=0))
-    left = x - coder.inverse_transform(coder.transform(x))
-    assert np.linalg.norm(left) < 0.05 * np.linalg.norm(x - coder.mean_)
+    residual = x - coder.inverse_transform(coder.transform(x))
+    assert np.linalg.norm(residual) < 0.05 * np.linalg.norm(x - coder.mean_)
 
 
 # ---- new data ------------------------------------------------------------------------------
@@ -412,8 +439,8 @@ def test_librosa_can_decompose_by_them(kind: type) -> None:
     components, activations = decompose(spectrogram, transformer=estimator)
     assert components.shape == (40, 5)
     assert activations.shape == (5, 200)
-    left = np.linalg.norm(spectrogram - components @ activations)
-    assert left < 0.35 * np.linalg.norm(spectrogram)
+    error = np.linalg.norm(spectrogram - components @ activations)
+    assert error < 0.35 * np.linalg.norm(spectrogram)
     again = decompose(spectrogram, transformer=estimator, fit=False)[1]
     np.testing.assert_allclose(again, activations)
 
@@ -452,7 +479,7 @@ def test_other_misuse_is_refused() -> None:
         NMF(2).fit(x)
 
 
-def test_a_regime_of_ones_own_is_left_alone() -> None:
+def test_a_regime_object_is_not_changed() -> None:
     x = planted(100, 6)[0]
     regime = regimes.Approximation()
     estimator = SparseCoding(4, regime=regime, **SMALL).fit(x)
@@ -466,11 +493,11 @@ def test_a_regime_of_ones_own_is_left_alone() -> None:
 def test_digits_are_told_apart() -> None:
     x, y = load_digits(return_X_y=True)
     names = np.array([f"digit {value}" for value in range(10)])[y]
-    train, test, wanted, true = train_test_split(
+    train, test, train_labels, test_labels = train_test_split(
         x, names, test_size=0.5, stratify=y, random_state=0
     )
-    classifier = PursuitClassifier(8, steps=300, threads=1).fit(train, wanted)
-    assert classifier.score(test, true) > 0.95
+    classifier = PursuitClassifier(8, steps=300, threads=1).fit(train, train_labels)
+    assert classifier.score(test, test_labels) > 0.95
     decision = classifier.decision_function(test)
     assert decision.shape == (len(test), 10)
     single = classifier.decision_function(test.astype(np.float32))

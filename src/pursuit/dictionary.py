@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ._checks import ArrayLike, as_float_matrix, as_number
-from .models import NMF, Constraint, Lasso, SparseModel, require_model
+from .models import Constraint, Lasso, SparseModel, require_model
 from .operators import without_zero_atoms
 from .progress import Callback, Progress
 from .solvers.accuracy import ROUGH, exact_codes
@@ -33,10 +33,8 @@ __all__ = [
     "draw",
     "learn",
     "learn_with_statistics",
-    "low_rank_start",
 ]
 
-Array = np.ndarray[Any, Any]
 AnyModel = TypeVar("AnyModel", bound=SparseModel)
 Encode = Callable[[SparseModel, Tensor], Tensor]
 
@@ -50,8 +48,6 @@ SHARE = 0.25
 SAMPLES_PER_ATOM = 5
 #: number of samples that the default number of passes adds up to, and the most passes
 PASSED_SAMPLES, MOST_PASSES = 30_000, 30
-#: passes of the plain NMF from which a non-negative low-rank dictionary starts
-START_PASSES = 20
 
 
 class OnlineDictionary:
@@ -321,9 +317,6 @@ class OnlineDictionary:
         self.weight = float(values["weight"])
 
 
-# ---- initial dictionaries --------------------------------------------------------------
-
-
 def draw(x: Any, atoms: int, seed: int = 0, nonnegative: bool = False) -> Tensor:
     """Draw an initial dictionary: random samples, scaled to unit norm.
 
@@ -363,75 +356,6 @@ def draw(x: Any, atoms: int, seed: int = 0, nonnegative: bool = False) -> Tensor
         noise = noise.abs() if nonnegative else noise
         start = torch.cat([start, torch.nn.functional.normalize(noise)])
     return without_zero_atoms(start)
-
-
-def low_rank_start(
-    x: Array,
-    atoms: int,
-    ridge: float,
-    *,
-    nonnegative: bool = False,
-    samples: int | None = None,
-    seed: int = 0,
-) -> Tensor:
-    """Compute an initial dictionary of a low-rank model from a decomposition of the data.
-
-    With singular values s and right singular vectors V the atoms are
-    ``sqrt(max(s - ridge, s_1/100)) V'``, the factor that balances a ridge on codes and dictionary.
-    Random directions make up for missing singular vectors. A non-negative dictionary comes from a
-    plain NMF, in which the norms of the codes take the place of s. Without a ridge atoms have unit
-    norm, and non-negative ones are samples.
-
-    Parameters
-    ----------
-    x
-        Signals without outliers, shape (n, m).
-    atoms
-        The number of atoms q.
-    ridge
-        The weight of the ridge on codes and dictionary (`lam_star` of the robust models).
-    nonnegative
-        Whether the dictionary must be non-negative.
-    samples
-        The size of the data set if x is only a sample of it.
-    seed
-        Seeds the random numbers.
-
-    Returns
-    -------
-    Tensor
-        Atoms as rows, shape (q, m), float32.
-    """
-    rng = np.random.default_rng(seed)
-    rows = x if x.any() else np.abs(rng.standard_normal(x.shape))
-    if nonnegative and ridge == 0:
-        return draw(torch.from_numpy(rows), atoms, seed, nonnegative=True).float()
-    if nonnegative:
-        first, values = _nonnegative_factors(rows, atoms, seed)
-    else:
-        _, sizes, vectors = np.linalg.svd(rows, full_matrices=False)
-        missing = max(0, atoms - len(vectors))
-        noise = np.random.default_rng(seed).standard_normal((missing, x.shape[1]))
-        noise /= np.linalg.norm(noise, axis=1, keepdims=True)
-        first = np.concatenate([vectors, noise])[:atoms]
-        values = np.pad(sizes, (0, missing))[:atoms]
-    if ridge > 0:
-        values = values * math.sqrt((samples or len(x)) / len(x))
-        first = first * np.sqrt(np.maximum(values - ridge, values.max() / 100))[:, None]
-    return without_zero_atoms(torch.from_numpy(first).float())
-
-
-def _nonnegative_factors(x: Array, atoms: int, seed: int) -> tuple[Array, Array]:
-    """Atoms of unit norm of a plain NMF, and the norms of their codes."""
-    rows = torch.from_numpy(x).clamp_min(0)
-    if not bool(rows.any()):
-        rows = torch.ones_like(rows)
-    start = NMF(draw(rows, atoms, seed, nonnegative=True))
-    model = learn(rows, model=start, passes=START_PASSES, seed=seed)
-    norms = model.dictionary.norm(dim=1, keepdim=True)
-    codes = exact_codes(model, rows, ROUGH) * norms.T
-    values = codes.norm(dim=0).clamp_min(torch.finfo(torch.float32).tiny)
-    return (model.dictionary / norms).numpy(), values.numpy()
 
 
 # ---- learning --------------------------------------------------------------------------

@@ -6,17 +6,29 @@ encoder.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .._checks import require_choice
-from ..dictionary import draw, low_rank_start
-from ..models import NMF, GroupLasso, HiLasso, Lasso, RobustNMF, RobustPCA, SparseModel
+from ..dictionary import draw, learn
+from ..models import (
+    NMF,
+    GroupLasso,
+    HiLasso,
+    Lasso,
+    RobustNMF,
+    RobustPCA,
+    SparseModel,
+    without_zero_atoms,
+)
 from ..penalties import Penalty
 from ..sampling import sample_rows
+from ..solvers.accuracy import ROUGH, exact_codes
 from .noise import (
     MEASURED_ROWS,
     as_weight_or_auto,
@@ -28,7 +40,12 @@ from .noise import (
     robust_weights,
 )
 
-__all__ = ["start_nmf", "start_robust", "start_sparse"]
+__all__ = ["low_rank_start", "start_nmf", "start_robust", "start_sparse"]
+
+Array = np.ndarray[Any, Any]
+
+#: passes of the plain NMF from which a non-negative low-rank dictionary starts
+START_PASSES = 20
 
 
 def start_sparse(
@@ -160,3 +177,72 @@ def start_robust(
     )
     kind = RobustNMF if nonnegative else RobustPCA
     return kind(start, low_rank, outliers)
+
+
+def low_rank_start(
+    x: Array,
+    atoms: int,
+    ridge: float,
+    *,
+    nonnegative: bool = False,
+    samples: int | None = None,
+    seed: int = 0,
+) -> Tensor:
+    """Compute an initial dictionary of a low-rank model from a decomposition of the data.
+
+    With singular values s and right singular vectors V the atoms are
+    ``sqrt(max(s - ridge, s_1/100)) V'``, the factor that balances a ridge on codes and dictionary.
+    Random directions make up for missing singular vectors. A non-negative dictionary comes from a
+    plain NMF, in which the norms of the codes take the place of s. Without a ridge atoms have unit
+    norm, and non-negative ones are samples.
+
+    Parameters
+    ----------
+    x
+        Signals without outliers, shape (n, m).
+    atoms
+        The number of atoms q.
+    ridge
+        The weight of the ridge on codes and dictionary (`lam_star` of the robust models).
+    nonnegative
+        Whether the dictionary must be non-negative.
+    samples
+        The size of the data set if x is only a sample of it.
+    seed
+        Seeds the random numbers.
+
+    Returns
+    -------
+    Tensor
+        Atoms as rows, shape (q, m), float32.
+    """
+    rng = np.random.default_rng(seed)
+    rows = x if x.any() else np.abs(rng.standard_normal(x.shape))
+    if nonnegative and ridge == 0:
+        return draw(torch.from_numpy(rows), atoms, seed, nonnegative=True).float()
+    if nonnegative:
+        first, values = _nonnegative_factors(rows, atoms, seed)
+    else:
+        _, sizes, vectors = np.linalg.svd(rows, full_matrices=False)
+        missing = max(0, atoms - len(vectors))
+        noise = np.random.default_rng(seed).standard_normal((missing, x.shape[1]))
+        noise /= np.linalg.norm(noise, axis=1, keepdims=True)
+        first = np.concatenate([vectors, noise])[:atoms]
+        values = np.pad(sizes, (0, missing))[:atoms]
+    if ridge > 0:
+        values = values * math.sqrt((samples or len(x)) / len(x))
+        first = first * np.sqrt(np.maximum(values - ridge, values.max() / 100))[:, None]
+    return without_zero_atoms(torch.from_numpy(first).float())
+
+
+def _nonnegative_factors(x: Array, atoms: int, seed: int) -> tuple[Array, Array]:
+    """Atoms of unit norm of a plain NMF, and the norms of their codes."""
+    rows = torch.from_numpy(x).clamp_min(0)
+    if not bool(rows.any()):
+        rows = torch.ones_like(rows)
+    start = NMF(draw(rows, atoms, seed, nonnegative=True))
+    model = learn(rows, model=start, passes=START_PASSES, seed=seed)
+    norms = model.dictionary.norm(dim=1, keepdim=True)
+    codes = exact_codes(model, rows, ROUGH) * norms.T
+    values = codes.norm(dim=0).clamp_min(torch.finfo(torch.float32).tiny)
+    return (model.dictionary / norms).numpy(), values.numpy()
