@@ -697,7 +697,7 @@ class RobustPCA(_Robust):
     See Also
     --------
     RobustNMF : The same without negative numbers.
-    pursuit.robust_pca : The convex problem, for one data set.
+    pursuit.principal_component_pursuit : The convex problem, for one data set.
 
     Examples
     --------
