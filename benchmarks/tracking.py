@@ -8,8 +8,8 @@ the true directions of the moment from the subspace found, root mean square; the
 by the four strongest directions of the dictionary, or of the low-rank matrix.
 
 The tracker is an `OnlineLearner` with 8 atoms that remembers 500 samples, the mean age of which is
-that of a window of 1000. Batch solutions are those of `pu.robust_pca`: one of the first window,
-and one of each window.
+that of a window of 1000. Batch solutions are those of `pu.principal_component_pursuit`: one of the
+first window, and one of each window.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def error(matrix: Tensor, directions: Tensor) -> float:
 
 def run(step: str, seed: int) -> list[str]:
     x, directions = stream(seed)
-    once, _ = pu.robust_pca(x[:WINDOW], lam_star(WINDOW), LAM)
+    once, _ = pu.principal_component_pursuit(x[:WINDOW], lam_star(WINDOW), LAM)
     start = torch.randn(ATOMS, FEATURES, generator=torch.Generator().manual_seed(seed))
     model = RobustPCA(start, lam_star(MEMORY), LAM)
     learner = pu.OnlineLearner(pu.ProximalEncoder(model, 7, step), memory=MEMORY, seed=seed)
@@ -73,7 +73,9 @@ def run(step: str, seed: int) -> list[str]:
         now = learner.samples
         if now % WINDOW == 0 and now > WINDOW:
             begin = time.perf_counter()
-            renewed, _ = pu.robust_pca(x[now - WINDOW : now], lam_star(WINDOW), LAM)
+            renewed, _ = pu.principal_component_pursuit(
+                x[now - WINDOW : now], lam_star(WINDOW), LAM
+            )
             batch_seconds.append(time.perf_counter() - begin)
             truth = directions[now - 1]
             tracked.append(error(learner.encoder.model.dictionary.detach(), truth))

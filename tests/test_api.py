@@ -40,7 +40,7 @@ NAMES = {
         "penalties",
         "plots",
         "regimes",
-        "robust_pca",
+        "principal_component_pursuit",
         "runtime",
         "save",
         "solve",

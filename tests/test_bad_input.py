@@ -24,7 +24,7 @@ def entries(model: pu.models.SparseModel):
 ENTRIES = {
     **{f"lasso-{name}": entry for name, entry in entries(MODEL).items()},
     **{f"robust-{name}": entry for name, entry in entries(ROBUST).items()},
-    "robust_pca": lambda x: pu.robust_pca(x, 1.0, 0.1),
+    "principal_component_pursuit": lambda x: pu.principal_component_pursuit(x, 1.0, 0.1),
     "certify_low_rank": lambda x: pu.certify_low_rank(x, x, x, 1.0, 0.1),
 }
 
@@ -99,11 +99,11 @@ def test_what_is_not_a_model() -> None:
             entry("lasso", X)
 
 
-def test_weights_of_robust_pca() -> None:
+def test_weights_of_principal_component_pursuit() -> None:
     with pytest.raises(ValueError, match="lam_star must be non-negative"):
-        pu.robust_pca(X, -1.0, 0.1)
+        pu.principal_component_pursuit(X, -1.0, 0.1)
     with pytest.raises(ValueError, match="lam must be non-negative"):
-        pu.robust_pca(X, 1.0, -0.1)
+        pu.principal_component_pursuit(X, 1.0, -0.1)
     with pytest.raises(ValueError, match="low_rank must have one row per signal"):
         pu.certify_low_rank(X, X[:1], X, 1.0, 0.1)
 

@@ -134,7 +134,7 @@ def test_low_rank_certificate_proves_the_factored_solution() -> None:
     spikes = torch.rand(40, 25, generator=generator) < 0.05
     x = truth + 5 * spikes + 0.1 * torch.randn(40, 25, generator=generator, dtype=torch.float64)
     star, lam = 1.5, 0.25
-    low, out = pu.robust_pca(x, star, lam, tol=1e-9)
+    low, out = pu.principal_component_pursuit(x, star, lam, tol=1e-9)
     convex = _low_rank_objective(x, low, out, star, lam)
     rank = int(torch.linalg.matrix_rank(low, atol=1e-6))
     gaps, excess = {}, {}

@@ -239,7 +239,7 @@ def test_robust_pca_finds_what_was_planted(algorithm: str) -> None:
 def test_robust_pca_is_the_convex_solution() -> None:
     x, _, _ = planted(200, 30)
     estimator = RobustPCA(8, center=False, transform_algorithm="exact", passes=60).fit(x)
-    convex, _ = pu.robust_pca(x, estimator.lam_star_, estimator.lam_)
+    convex, _ = pu.principal_component_pursuit(x, estimator.lam_star_, estimator.lam_)
     low_rank = estimator.split(x).low_rank
     assert np.linalg.norm(low_rank - np.asarray(convex)) < 0.02 * np.linalg.norm(convex)
 

@@ -168,7 +168,7 @@ def off(matrix: torch.Tensor, directions: torch.Tensor) -> float:
 def test_a_subspace_that_turns_is_tracked(step: str) -> None:
     x, directions = turning(0, 6000)
     lam_star, lam, window = (math.sqrt(20) + math.sqrt(300)) * 0.1, 0.3, 600
-    once, _ = pu.robust_pca(x[:window], lam_star, lam)
+    once, _ = pu.principal_component_pursuit(x[:window], lam_star, lam)
     start = torch.randn(4, 20, generator=torch.Generator().manual_seed(1))
     encoder = pu.ProximalEncoder(RobustPCA(start, lam_star, lam), 5, step)
     online = pu.OnlineLearner(encoder, memory=300, window=window, steps=2)
@@ -177,7 +177,7 @@ def test_a_subspace_that_turns_is_tracked(step: str) -> None:
         now = (number + 1) * window
         if number > 2:  # it starts from a random subspace
             tracked = off(encoder.model.dictionary.detach(), directions[now - 1])
-            renewed, _ = pu.robust_pca(part, lam_star, lam)
+            renewed, _ = pu.principal_component_pursuit(part, lam_star, lam)
             assert tracked < off(once, directions[now - 1])
             assert tracked < 1.5 * off(renewed, directions[now - 1])
 
@@ -187,7 +187,7 @@ def test_the_factored_solution_of_a_stationary_stream_is_the_convex_one() -> Non
     x, _ = turning(2, 1000, turn=0)
     x = x.double()
     lam_star, lam = 5.0, 0.3
-    low_rank, outliers = pu.robust_pca(x, lam_star, lam)
+    low_rank, outliers = pu.principal_component_pursuit(x, lam_star, lam)
     start = torch.randn(6, 20, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     model = RobustPCA(start, lam_star, lam)
     online = pu.OnlineDictionary.of(model, beta=1 - 1 / len(x), total=len(x))

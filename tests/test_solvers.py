@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 
 import pytest
@@ -10,11 +11,12 @@ import torch
 import pursuit as pu
 from families import FEATURES, HALVES, LEAVES, MODELS, PAIRS, SIZE, problem, reference_codes
 from pursuit import models, penalties
+from pursuit.certificates import Certificate
 from pursuit.models import SparseModel
 from pursuit.solvers.plain import iterates
 from pursuit.solvers.solve import METHODS
 
-#: 200 problems a family: so many dictionaries, so many signals each
+#: 200 problems per family: dictionaries, and signals for each
 DICTIONARIES, SIGNALS = 20, 10
 
 PLAIN = ("ista", "fista", "greedy", "block_greedy")
@@ -29,7 +31,7 @@ EXACT = [case for case in FITTING if case.values[1] not in PLAIN]
 
 @pytest.fixture(scope="module")
 def reference() -> dict[tuple[str, int], torch.Tensor]:
-    """Optimal codes by cvxpy, found once for all solvers of a family."""
+    """Optimal codes by cvxpy, computed once for all solvers of a family."""
     return {}
 
 
@@ -123,7 +125,7 @@ def test_theorem_1(name: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("method", PLAIN)
-def test_plain_iterations_make_exactly_the_steps_asked_for(name: str, method: str) -> None:
+def test_plain_iterations_make_exactly_max_iter_steps(name: str, method: str) -> None:
     model, x = problem(name, 81, 10)
     if METHODS[method].misfit(model) is not None:
         assert method == "greedy"
@@ -387,6 +389,69 @@ def test_a_solver_that_does_not_fit_says_what_is_missing() -> None:
         pu.solve(lasso, x, method="coordinate", mask=x > 0)
 
 
+def test_the_methods_that_an_error_suggests_take_the_mask() -> None:
+    model, x = problem("lasso", 1, 4)
+    mask = x > 0
+    for method in METHODS:
+        if METHODS[method].misfit(model) is None and not METHODS[method].masks:
+            with pytest.raises(ValueError, match="it takes no mask") as error:
+                pu.solve(model, x, method=method, mask=mask)
+            suggested = str(error.value).split("these fit: ")[1].split(", ")
+            assert "restart" in suggested
+            for name in suggested:
+                pu.solve(model, x, method=name, mask=mask, max_iter=2)
+
+
+@pytest.mark.parametrize("name", ["lasso", "group", "robust-pca", "nmf"])
+def test_relative_gap_is_what_tol_bounds(name: str, dtype: torch.dtype) -> None:
+    """Also where the objective is below the rounding unit of the data."""
+    model, x = problem(name, 3, 20, dtype)
+    x = x * torch.logspace(-12, 0, len(x), dtype=torch.float64)[:, None].to(dtype)
+    for method in ("auto", "restart", "fista"):
+        solution = pu.solve(model, x, method=method, tol=1e-5, max_iter=200)
+        assert (solution.objective < torch.finfo(dtype).eps).any()
+        assert torch.equal(solution.relative_gap <= 1e-5, solution.converged)
+
+
+@pytest.mark.parametrize("method", PLAIN)
+def test_plain_solvers_certify_the_codes_that_they_return(method: str, dtype: torch.dtype) -> None:
+    for name in MODELS:
+        model, x = problem(name, 4, 10, dtype)
+        if METHODS[method].misfit(model) is not None:
+            continue
+        for tol, max_iter in ((0.0, 7), (0.3, 100), (1e-9, 20)):
+            solution = pu.solve(model, x, method=method, tol=tol, max_iter=max_iter)
+            assert torch.equal(solution.gap, pu.certify(model, x, solution.codes))
+
+
+def test_the_certificate_of_a_plain_solver_is_evaluated_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = []
+    evaluate = Certificate.evaluate
+
+    def counted(self, *arguments):
+        calls.append(1)
+        return evaluate(self, *arguments)
+
+    monkeypatch.setattr(Certificate, "evaluate", counted)
+    model, x = problem("lasso", 4, 10)
+    assert pu.solve(model, x, method="ista", tol=1e9).iterations == 10
+    assert len(calls) == 1
+
+
+def test_auto_asks_each_solver_once_whether_it_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    misfit = METHODS["coordinate"].misfit
+    monkeypatch.setattr(
+        "pursuit.solvers.solve.COORDINATE",
+        replace(METHODS["coordinate"], misfit=lambda model: calls.append(1) or misfit(model)),
+    )
+    model, x = problem("lasso", 4, 10)
+    assert pu.solve(model, x).method == "coordinate"
+    assert len(calls) == 1
+
+
 def test_the_same_call_gives_the_same_codes() -> None:
     for name in MODELS:
         model, x = problem(name, 2, 50, torch.float32)
@@ -397,22 +462,22 @@ def test_the_same_call_gives_the_same_codes() -> None:
 
 
 @pytest.mark.parametrize("ridge", [0.0, 0.3])
-def test_nmf_rows_that_the_active_set_leaves_open_go_on(
+def test_nmf_rows_that_the_active_set_misses_are_solved_by_the_next_stage(
     ridge: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a weight that is far too large the first stage is wrong, and the second mends it."""
+    """With a weight that is far too large the first stage is wrong, and the second corrects it."""
     generator = torch.Generator().manual_seed(0)
     model = pu.models.NMF(torch.rand(12, 20, generator=generator).double(), ridge)
     x = torch.rand(40, 20, generator=generator).double()
     best = pu.solve(model, x, "restart", tol=1e-11)
-    found = pu.solve(model, x, tol=1e-9)
+    normal = pu.solve(model, x, tol=1e-9)
     monkeypatch.setattr("pursuit.solvers.nonnegative.WEIGHT", 1e-2)
-    mended = pu.solve(model, x, tol=1e-9)
-    for solution in (found, mended):
+    corrected = pu.solve(model, x, tol=1e-9)
+    for solution in (normal, corrected):
         assert solution.method == "nonnegative"
         assert solution.converged.all()
         torch.testing.assert_close(solution.objective, best.objective, rtol=1e-8, atol=0)
-    assert mended.iterations > 2 * found.iterations
+    assert corrected.iterations > 2 * normal.iterations
 
 
 def test_nmf_of_silence_and_of_exact_sums_of_atoms() -> None:
@@ -424,6 +489,6 @@ def test_nmf_of_silence_and_of_exact_sums_of_atoms() -> None:
     torch.testing.assert_close(solution.codes, codes, rtol=1e-4, atol=1e-5)
     assert (solution.codes[0] == 0).all()
     assert solution.iterations < 100
-    # an objective of zero cannot be certified relatively, but most rows come below eps
+    # an objective of zero cannot be certified relatively, but most gaps are below eps
     assert (solution.gap <= 1e-11 * (codes @ atoms).double().square().sum(dim=1)).all()
     assert solution.converged.double().mean() > 0.6

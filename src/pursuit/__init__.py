@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from .persistence import save as save
     from .runtime.compiled import compile as compile
     from .runtime.onnx import export_onnx as export_onnx
-    from .solvers.nuclear import robust_pca as robust_pca
+    from .solvers.principal_component_pursuit import (
+        principal_component_pursuit as principal_component_pursuit,
+    )
     from .solvers.solution import Solution as Solution
     from .solvers.solve import solve as solve
     from .training import History as History
@@ -65,7 +67,7 @@ _NAMES = {
     "fit": ".training",
     "learn": ".dictionary",
     "load": ".persistence",
-    "robust_pca": ".solvers.nuclear",
+    "principal_component_pursuit": ".solvers.principal_component_pursuit",
     "save": ".persistence",
     "solve": ".solvers.solve",
 }
@@ -75,7 +77,8 @@ __all__ = ["NMF", "BlockCoordinateEncoder", "CoordinateEncoder", "EncoderBank", 
 __all__ += ["OnlineDictionary", "OnlineLearner", "Parts", "ProximalEncoder", "PursuitClassifier"]
 __all__ += ["RobustNMF", "RobustPCA", "Solution", "SparseCoding"]
 __all__ += ["certify", "certify_low_rank", "compile", "export_onnx", "fit", "learn", "load"]
-__all__ += ["models", "penalties", "plots", "regimes", "robust_pca", "runtime", "save", "solve"]
+__all__ += ["models", "penalties", "plots", "principal_component_pursuit", "regimes", "runtime"]
+__all__ += ["save", "solve"]
 
 
 def __getattr__(name: str) -> Any:

@@ -41,6 +41,8 @@ from .models import SparseModel, require_model
 
 __all__ = ["Certificate", "certify", "certify_low_rank", "is_met", "round_codes"]
 
+#: what is added to every gap, as a fraction of the objective, for the rounding of both
+ROUNDING = 16 * torch.finfo(torch.float64).eps
 #: rows that are certified at a time, so that float64 copies of a big batch are never made
 TILE = 4096
 
@@ -228,8 +230,7 @@ class Certificate:
             gap = gap + self._conjugate_terms(codes, u)
         gap = torch.where(self._cone_holds(u), gap, torch.inf)
         # a sum of non-negative terms; rounding alone could make it negative or too small
-        rounding = 16 * torch.finfo(torch.float64).eps * objective
-        return objective, gap.clamp_min(0) + rounding
+        return objective, gap.clamp_min(0) + ROUNDING * objective
 
     def _candidate(self, residual: Tensor, mask: Tensor | None) -> Tensor | None:
         """The residual, clipped, projected and shifted to where scaling suffices."""

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numba import njit
 
-Array = np.ndarray[Any, Any]
+from ._numba import SUMS, Array, compiler
 
-#: atoms that are renewed between two products with all atoms
+#: atoms that are updated between two products with all atoms
 BLOCK = 32
 
-_compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
+_compiled = compiler(SUMS, allocates=True)
 
 
 @_compiled
@@ -26,10 +23,13 @@ def sweep(
     smallest: float,
     sweeps: int,
 ) -> None:
-    """Renew every atom in turn, in place: ``d_j <- P(d_j + (B_j - A_j D - r_j d_j)/(A_jj + r_j))``.
+    """Update every atom in turn, in place.
 
-    atoms (q, m), A (q, q) and B (q, m) have one dtype; ridge, ball and nonnegative (q,) say what
-    each atom must obey. Atoms with ``A_jj <= smallest`` are not touched.
+    ``d_j <- P(d_j + (B_j - A_j D - r_j d_j)/(A_jj + r_j))``, with P the projection onto the
+    constraints.
+
+    atoms (q, m), A (q, q) and B (q, m) have one dtype; ridge, ball and nonnegative (q,) are the
+    constraints of each atom. Atoms with ``A_jj <= smallest`` are not changed.
     """
     q, m = atoms.shape
     slopes = np.empty((min(BLOCK, q), m), atoms.dtype)
@@ -41,10 +41,10 @@ def sweep(
             for j in range(start, stop):
                 if A[j, j] <= smallest:
                     continue
-                _renew(
+                _update(
                     atoms[j], slopes[j - start], change, A[j, j], ridge[j], ball[j], nonnegative[j]
                 )
-                # what the block has yet to do must know of it
+                # the slopes of the block's remaining atoms depend on this one
                 for k in range(j + 1, stop):
                     weight = A[k, j]
                     for i in range(m):
@@ -52,7 +52,7 @@ def sweep(
 
 
 @_compiled
-def _renew(
+def _update(
     atom: Array,
     slope: Array,
     change: Array,
@@ -61,7 +61,7 @@ def _renew(
     ball: bool,
     nonnegative: bool,
 ) -> None:
-    """Renew one atom, given its row of ``B - A D``, and tell by how much it changes."""
+    """Update one atom from its row of ``B - A D``, and write by how much it changed."""
     square = 0.0
     for i in range(len(atom)):
         value = atom[i] + (slope[i] - ridge * atom[i]) / (curvature + ridge)
@@ -78,7 +78,7 @@ def _renew(
 
 @_compiled
 def _slopes(A: Array, B: Array, atoms: Array, out: Array) -> None:
-    """``B - A D`` for some rows: two rows and four atoms at a time, to spare loads and stores."""
+    """``out = B - A D``, two rows and four atoms at a time to save loads and stores."""
     n, m = B.shape
     q = len(atoms)
     for j in range(0, n, 2):

@@ -177,7 +177,7 @@ class RobustPCA(_Robust):
     See Also
     --------
     RobustNMF : The same with non-negative factors and outliers.
-    pursuit.robust_pca : The convex problem, for one data set.
+    pursuit.principal_component_pursuit : The convex problem, for one data set.
 
     Examples
     --------

@@ -16,16 +16,8 @@ from torch import Tensor
 
 from .._checks import require_choice
 from ..dictionary import draw, learn
-from ..models import (
-    NMF,
-    GroupLasso,
-    HiLasso,
-    Lasso,
-    RobustNMF,
-    RobustPCA,
-    SparseModel,
-    without_zero_atoms,
-)
+from ..models import NMF, GroupLasso, HiLasso, Lasso, RobustNMF, RobustPCA, SparseModel
+from ..operators import without_zero_atoms
 from ..penalties import Penalty
 from ..sampling import sample_rows
 from ..solvers.accuracy import ROUGH, exact_codes

@@ -1,7 +1,7 @@
 """Compiled element-wise parts of dense layers: one pass over a tile between two matrix products.
 
-A row is gone through in several short loops, while it is in the first-level cache: in loops with
-many arrays the compiler gives up proving that they do not overlap, and does one number at a time.
+Each row is processed in several short loops while it is in the first-level cache. In loops over
+many arrays the compiler cannot prove that they do not overlap, and does not vectorise.
 """
 
 from __future__ import annotations
@@ -9,18 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-Array = np.ndarray[Any, Any]
+from .._numba import Array, compiler, expanded
 
-_FAST = {"reassoc", "contract", "arcp", "nsz"}
-_compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath=_FAST)
-_inlined = njit(cache=True, nogil=True, error_model="numpy", fastmath=_FAST, inline="always")
+_compiled = compiler(allocates=True)
 
 
 @_compiled
 def prepare(x: Array, tiny: Any, out: Array) -> Any:
-    """Copy signals as float32, with numbers below `tiny` as zeros; whether all are finite."""
+    """Copy signals to float32, numbers below `tiny` as zeros; return whether all are finite."""
     doubt = np.float32(0)
     for row in range(len(x)):
         for i in range(x.shape[1]):
@@ -30,29 +27,29 @@ def prepare(x: Array, tiny: Any, out: Array) -> Any:
     return np.isfinite(doubt)
 
 
-@_inlined
+@expanded
 def shrink(v: Array, soft: Array, negative: Array) -> None:
-    """Soft thresholds of a row, in place."""
+    """Soft-threshold a row in place; values below zero are multiplied by `negative`, 0 or 1."""
     zero = np.float32(0)
     for i in range(len(v)):
         v[i] = max(v[i] - soft[i], zero) + negative[i] * min(v[i] + soft[i], zero)
 
 
-@_inlined
+@expanded
 def shrink_groups(v: Array, runs: Array, thresholds: Array, factors: Array) -> None:
-    """``v_r max(0, 1 - t_r/||v_r||)`` for the groups r of a row, level by level, in place.
+    """``v_r <- v_r max(0, 1 - t_r/||v_r||)`` for the groups r of a row, level by level, in place.
 
     Parameters
     ----------
     v
         The row, (q,).
     runs
-        The groups of each level as runs of neighbours (begin, end, group), (levels, k, 3): a
-        slice is gone through in vectors, which a loop from one number to another is not.
+        The groups of each level as runs of adjacent coefficients (begin, end, group), shape
+        (levels, k, 3): loops over a slice are vectorised, loops between two indices are not.
     thresholds
-        Those of the groups, (levels, r).
+        Thresholds of the groups, (levels, r).
     factors
-        Room for a number a group, (r,).
+        Scratch memory, one number per group, (r,).
     """
     for level in range(len(runs)):
         for r in range(thresholds.shape[1]):
@@ -76,7 +73,7 @@ def shrink_groups(v: Array, runs: Array, thresholds: Array, factors: Array) -> N
 def first(
     signal: Array, e: Any, soft: Array, negative: Array, runs: Array, thresholds: Array, z: Array
 ) -> None:
-    """``z = shrink(e x W')``, the layer that starts from zero."""
+    """``z = shrink(e x W')``, the first layer, which starts from zero."""
     zero, e = np.float32(0), np.float32(e)
     factors = np.empty(thresholds.shape[1], np.float32)
     for row in range(len(z)):
@@ -122,9 +119,9 @@ def two_step(
     ratio: Any,
     point: Array,
 ) -> None:
-    """``z_new = shrink(v + e x W' + d z')``, written over z', and the next ``z_new + ratio z``.
+    """``z_new = shrink(v + e x W' + d z')`` and the next ``point = z_new + ratio z``.
 
-    previous holds z' and receives z_new; z is the code before the layer.
+    `previous` holds z' on entry and z_new on return; z is the code before the layer.
     """
     e, d, ratio = np.float32(e), np.float32(d), np.float32(ratio)
     factors = np.empty(thresholds.shape[1], np.float32)
@@ -162,7 +159,7 @@ def last(
 
 @_compiled
 def residual(x: Array, e: Any, decoded: Array, out: Array) -> None:
-    """``e x - p V``."""
+    """``out = e x - p V``, given ``decoded = p V``."""
     e = np.float32(e)
     for row in range(len(x)):
         for i in range(x.shape[1]):
@@ -185,9 +182,9 @@ def two_step_residual(
     c2: Any,
     point: Array,
 ) -> None:
-    """``z_new = shrink(v + a1 z + a2 z' - decay p)``, written over z'.
+    """``z_new = shrink(v + a1 z + a2 z' - decay p)``, and the next ``p = c1 z_new + c2 z``.
 
-    point holds p and receives the next one, ``c1 z_new + c2 z``.
+    `previous` holds z' on entry and z_new on return, `point` the old and the new p.
     """
     a1, a2, c1, c2 = np.float32(a1), np.float32(a2), np.float32(c1), np.float32(c2)
     factors = np.empty(thresholds.shape[1], np.float32)
@@ -204,7 +201,7 @@ def two_step_residual(
 
 @_compiled
 def mixed_point(z: Array, c1: Any, previous: Array, c2: Any, point: Array) -> None:
-    """``c1 z + c2 z'``."""
+    """``point = c1 z + c2 z'``."""
     c1, c2 = np.float32(c1), np.float32(c2)
     for row in range(len(z)):
         for i in range(z.shape[1]):
@@ -213,7 +210,7 @@ def mixed_point(z: Array, c1: Any, previous: Array, c2: Any, point: Array) -> No
 
 @_compiled
 def finished(z: Array, units: Array, codes: Array) -> None:
-    """``codes = z units``; z may be the codes themselves."""
+    """``codes = z units``; z and `codes` may be the same array."""
     for row in range(len(z)):
         for i in range(z.shape[1]):
             codes[row, i] = z[row, i] * units[i]

@@ -1,20 +1,16 @@
 """Compiled layers of two-block models, ``x ~ s D0 + o``, one frame at a time.
 
-A layer goes through the residual: decode the scores that are not zero, subtract, correlate with W.
-All vectors of a frame stay in the first-level cache, the two matrices in the second.
+A layer computes the residual: it decodes the non-zero scores, subtracts, and correlates with W.
+The vectors of a frame stay in the first-level cache, the two matrices in the second.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numba import njit
 
-Array = np.ndarray[Any, Any]
+from .._numba import Array, compiler
 
-_FAST = {"reassoc", "contract", "arcp", "nsz"}
-_compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath=_FAST)
+_compiled = compiler(allocates=True)
 
 
 @_compiled
@@ -41,17 +37,18 @@ def encode(
     x
         Frames, (n, m).
     weights, weight_of, atoms, atoms_of, outlier_steps, step_of
-        The distinct W and V, (k, q, m), and w, (k, m), and which of them each layer uses, (T,).
+        The distinct W and V, (k, q, m), and w, (k, m), and the index of the one that each layer
+        uses, (T,).
     decay
         What the quadratic penalty adds to the diagonal of G, (q + m,).
     mix, soft
-        For each layer a1, a2, c1, c2, e, (T, 5), and thresholds, (T, q + m).
+        The scalars a1, a2, c1, c2, e of each layer, (T, 5), and its thresholds, (T, q + m).
     negative, units
-        1 where codes may be negative, and what they are multiplied by in the end, (q + m,).
+        1 where codes may be negative, and the factors of the final codes, (q + m,).
     codes
-        Room for the result, (n, q + m).
+        Output, (n, q + m).
     work
-        Room for the vectors of a frame, (4, q + m) and one more row for the residual.
+        Scratch memory for the vectors of a frame, (5, q + m).
     """
     q, m = weights.shape[1:]
     size = q + m
@@ -88,7 +85,7 @@ def encode(
 
 @_compiled
 def _decode(point: Array, atoms: Array, residual: Array) -> None:
-    """``residual -= s V`` over the scores that are not zero, four at a time."""
+    """``residual -= s V`` over the non-zero scores, four at a time."""
     q, m = atoms.shape
     j = np.zeros(4, np.int64)
     count = 0

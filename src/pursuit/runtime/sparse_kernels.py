@@ -1,7 +1,7 @@
-"""Compiled layers, one signal at a time, that do work only where the code changes.
+"""Compiled layers, one signal at a time, whose cost follows the coefficients that change.
 
-``u = z G'`` is kept along with z and renewed by the rows of the coefficients that changed, so a
-layer costs as many rows of G as coefficients change, and a few passes over vectors of length q.
+``u = z G'`` is updated by the rows of the coefficients that changed, so a layer reads one row of G'
+per changed coefficient and makes a few passes over vectors of length q.
 """
 
 from __future__ import annotations
@@ -9,15 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from .._numba import Array, compiler, expanded
 from .dense_kernels import shrink, shrink_groups
 
-Array = np.ndarray[Any, Any]
-
-_FAST = {"reassoc", "contract", "arcp", "nsz"}
-_compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath=_FAST)
-_inlined = njit(cache=True, nogil=True, error_model="numpy", fastmath=_FAST, inline="always")
+_compiled = compiler(allocates=True)
 
 
 @_compiled
@@ -40,29 +36,32 @@ def encode(
     vectors: Array,
     chosen: Array,
 ) -> None:
-    """Encode rows, given their products with the weights.
+    """Encode rows from their products with the weights.
 
     Parameters
     ----------
     signals, signal_of
-        ``x W'`` for each distinct W, shape (k, n, q), and which of them a layer uses, (T,).
+        ``x W'`` for each distinct W, shape (k, n, q), and the index of the one that each layer
+        uses, (T,).
     grams, gram_of
-        The distinct G', shape (k, q, q), row j what z_j adds to u, and which a layer uses, (T,).
+        The distinct G', shape (k, q, q), and the index of the one that each layer uses, (T,).
+        Row j is what z_j adds to u.
     mix, soft, groups
-        For each layer a1, a2, c1, c2, e, (T, 5); thresholds (T, q); those of groups (T, levels, r).
+        For each layer a1, a2, c1, c2, e, (T, 5); thresholds of the coefficients (T, q) and of the
+        groups (T, levels, r).
     negative, runs
         1 where codes may be negative, (q,); the groups as runs, as in `shrink_groups`.
     widths, blocks, constants
-        How many coefficients a layer takes over, 0 for one block, (T,); block and step constant
-        of each coefficient, (q,).
+        The number of coefficients that a layer changes, 0 for one block, (T,); block and step
+        constant of each coefficient, (q,).
     units
-        What the code is multiplied by in the end, (q,).
+        Factors of the final code, (q,).
     codes
-        Room for the result, (n, q).
+        Output, (n, q).
     changes
-        Counts, for each layer, how many coefficients changed in all rows, (T,).
+        Incremented by the number of coefficients that each layer changed in all rows, (T,).
     vectors, chosen
-        Room for the vectors of a row, (7, q + 16), and for numbers of coefficients, (q + 16,).
+        Scratch memory for the vectors of a row, (7, q + 16), and for indices, (q + 16,).
     """
     n, q = codes.shape
     depth = len(mix)
@@ -98,7 +97,7 @@ def encode(
             codes[row, i] = units[i] * z[i]
 
 
-@_inlined
+@expanded
 def _candidate(
     mix: Array,
     signal: Array,
@@ -108,10 +107,10 @@ def _candidate(
     u_previous: Array,
     candidate: Array,
 ) -> None:
-    """``a1 z + a2 z' + e x W' - c1 u - c2 u'``.
+    """``candidate = a1 z + a2 z' + e x W' - c1 u - c2 u'``.
 
-    In loops with few arrays each: with many, the compiler gives up proving that they do not
-    overlap, and does one number at a time.
+    In loops over few arrays each: over many, the compiler cannot prove that they do not overlap,
+    and does not vectorise.
     """
     a1, a2, c1, c2, e = mix[0], mix[1], mix[2], mix[3], mix[4]
     for i in range(len(z)):
@@ -121,9 +120,9 @@ def _candidate(
             candidate[i] += a2 * previous[i] - c2 * u_previous[i]
 
 
-@_inlined
+@expanded
 def _changed(candidate: Array, z: Array, chosen: Array) -> int:
-    """The numbers of the coefficients that would change; how many there are."""
+    """List the coefficients that would change; return their number."""
     count = 0
     for i in range(len(z)):
         chosen[count] = i
@@ -131,11 +130,11 @@ def _changed(candidate: Array, z: Array, chosen: Array) -> int:
     return count
 
 
-@_inlined
+@expanded
 def _largest(
     candidate: Array, z: Array, width: int, sizes: Array, bits: Array, chosen: Array
 ) -> int:
-    """The numbers of the coefficients that would change most; how many there are."""
+    """List the `width` coefficients that would change most; return their number."""
     count = 0
     for i in range(len(z)):
         size = abs(candidate[i] - z[i])
@@ -161,11 +160,16 @@ def _largest(
 
 @_compiled
 def _bound(bits: Array, count: int, width: int) -> tuple[Any, int]:
-    """What just `width` of the numbers exceed; and how many equal to it are wanted too.
+    """Find a bound that at most `width` of the numbers exceed.
 
-    `count` of them are positive. The bits of such floats are in the order of the floats, and
-    roughly their logarithms. Numbers above a bound are counted at the processor's full width, and
-    the bound is moved to where a straight line through the counts would have it.
+    `count` of them are positive. The bits of such floats are ordered as the floats, and are roughly
+    their logarithms. Counting the numbers above a bound is vectorised, and the next bound is
+    interpolated linearly between the counts.
+
+    Returns
+    -------
+    tuple
+        The bound, and how many numbers equal to it complete the `width` largest.
     """
     high = np.int32(0)
     for k in range(len(bits)):
@@ -186,7 +190,7 @@ def _bound(bits: Array, count: int, width: int) -> tuple[Any, int]:
         tries += 1
         if low == 0:
             bound = max(high - np.int32(1 << 24), np.int32(1))
-        elif tries % 4 == 0:  # so that it ends, whatever the numbers are
+        elif tries % 4 == 0:  # bisection guarantees an end
             bound = low + (high - low) // 2
         else:
             part = (above_low - width + 0.5) / (above_low - above_high + 1)
@@ -198,7 +202,7 @@ def _bound(bits: Array, count: int, width: int) -> tuple[Any, int]:
 def _block(
     candidate: Array, z: Array, blocks: Array, constants: Array, gains: Array, chosen: Array
 ) -> int:
-    """The numbers of the coefficients of the block that gains most."""
+    """List the coefficients of the block with the largest gain; return their number."""
     for r in range(len(gains)):
         gains[r] = 0
     for i in range(len(z)):
@@ -216,14 +220,14 @@ def _block(
     return count
 
 
-@_inlined
+@expanded
 def _take_over(
     candidate: Array, z: Array, u: Array, gram: Array, chosen: Array, count: int
 ) -> None:
-    """Change the chosen coefficients of z, and u with them; four rows at a time."""
+    """Change the chosen coefficients of z and update u, four rows at a time."""
     q = len(z)
     for k in range(count, count + 4):
-        chosen[k] = 0  # a row that is there, for the last few
+        chosen[k] = 0  # a valid row, for the remainder
     for k in range(0, count, 4):
         j0, j1, j2, j3 = chosen[k], chosen[k + 1], chosen[k + 2], chosen[k + 3]
         d0 = candidate[j0] - z[j0]
@@ -239,7 +243,7 @@ def _take_over(
 
 @_compiled
 def _product(z: Array, gram: Array, u: Array) -> None:
-    """``u = z G'`` over the coefficients that are not zero."""
+    """``u = z G'`` over the non-zero coefficients."""
     for i in range(len(u)):
         u[i] = 0
     for j in range(len(z)):

@@ -1,1 +1,1 @@
-"""Exact solvers: the plain iterations, the fast ones, and the convex robust PCA."""
+"""Exact solvers: the plain iterations, the fast ones, and principal component pursuit."""

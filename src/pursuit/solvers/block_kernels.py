@@ -1,40 +1,43 @@
-"""Exact codes of the group Lasso and HiLasso, row by row, compiled.
+"""Compiled exact codes of the group Lasso and HiLasso, one row at a time.
 
 Each row is solved on the Gram matrix: greedy descent over blocks finds the support, Newton steps
-on the smooth manifold of that support finish, a duality gap certifies the result. The caller
-sorts the atoms by block and may thread over tiles of rows: the kernel releases the lock.
+on the smooth manifold of that support converge, and a duality gap certifies the result. `block`
+sorts the atoms by block and splits a batch into tiles.
+
+Infinities keep their meaning: the box at zero of a non-negative code begins at -inf. Small
+functions are inlined, large ones are not, to limit compilation time.
 """
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from .._numba import compiled, inlined
+
+if TYPE_CHECKING:
+    from .tiles import Rows
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-Codes = NDArray[np.float32] | NDArray[np.float64]
-
-# Sums may be reordered and fused; infinities and NaN keep their meaning, the box at zero of a
-# non-negative code begins at -inf.
-_FLAGS = {"reassoc", "contract", "arcp", "nsz"}
-_compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath=_FLAGS)
-# Small functions are inlined: passing a dozen arrays costs more than most of them compute. The
-# large ones are not, for the sake of the compiler's time.
-_inlined = njit(cache=True, nogil=True, error_model="numpy", fastmath=_FLAGS, forceinline=True)
 
 _TINY = np.finfo(np.float64).tiny
-_PIVOT = 1e-12  # below this share of its diagonal entry, a pivot counts as zero,
-_FLAT = 1e-10  # and is replaced by this share
-_FAR = 1e12  # the longest step of a line search, if the objective hardly curves
-_SUFFICIENT = 0.1  # a full Newton step is kept if it brings this share of what it promised
-_COLLAPSED = 0.1  # a line search tries to leave out blocks that it shortens to this share
-_WORTHWHILE = 1e-2  # a greedy sweep ends when the best block promises this share of the first
-_PATIENCE = 6  # rounds without progress after which rounding is taken to be the limit
+_PIVOT = 1e-12  # a pivot below this fraction of its diagonal entry counts as zero ...
+_FLAT = 1e-10  # ... and is replaced by this fraction
+_FAR = 1e12  # the longest step of a line search
+_SUFFICIENT = 0.1  # a full Newton step is accepted at this fraction of the predicted decrease
+_COLLAPSED = 0.1  # a line search tries to drop blocks that it shortens below this fraction
+_WORTHWHILE = 1e-2  # a greedy sweep ends when the best block promises this fraction of the first
+_PATIENCE = 6  # rounds without progress after which rounding is assumed to be the limit
 
 
 class Problem(NamedTuple):
-    """What all rows share; block r holds the coordinates starts[r] <= i < starts[r + 1]."""
+    """What all rows share, see `make_problem`.
+
+    Block r holds the coordinates starts[r] <= i < starts[r + 1].
+    """
 
     gram: Floats
     starts: Integers
@@ -45,11 +48,44 @@ class Problem(NamedTuple):
     nonnegative: bool
 
 
+def make_problem(
+    gram: Floats,
+    starts: Integers,
+    w: Floats,
+    v: Floats,
+    block_constants: Floats,
+    nonnegative: bool,
+) -> Problem:
+    """Prepare what all rows share.
+
+    Parameters
+    ----------
+    gram
+        D D', (q, q), symmetric, possibly plus a non-negative diagonal.
+    starts
+        Block r holds the coordinates starts[r] <= i < starts[r + 1], (R + 1,); starts[R] = q.
+    w, v
+        Weights of the coefficients (q,) and of the blocks (R,), non-negative.
+    block_constants
+        Largest eigenvalues of the diagonal blocks of `gram`, or upper bounds, (R,).
+    nonnegative
+        Whether codes are constrained to be non-negative.
+    """
+    # In a block of one coefficient the norm is an absolute value.
+    leaf, group = w.copy(), v.copy()
+    single = np.flatnonzero(np.diff(starts) == 1)
+    leaf[starts[single]] += v[single]
+    group[single] = 0.0
+    floor = np.full(len(w), -np.inf) if nonnegative else -leaf
+    inverse_constants = 1.0 / np.maximum(block_constants, _TINY)
+    return Problem(gram, starts, leaf, group, floor, inverse_constants, nonnegative)
+
+
 class State(NamedTuple):
     """The iterate of one row: codes z, u = c - G z, and the subdifferential of the penalty at z.
 
-    In an active block the latter is the box low <= s <= high, where low = high at non-zero codes;
-    in a block of zeros it is that box plus a ball of radius v_r.
+    In an active block the subdifferential is the box low <= s <= high, where low = high at non-zero
+    codes; in a block of zeros it is that box plus a ball of radius v_r.
     """
 
     z: Floats
@@ -72,18 +108,35 @@ class Work(NamedTuple):
     hessian: Floats
 
 
-@_inlined
+def make_scratch(problem: Problem) -> tuple[State, Work]:
+    """Allocate the memory for the rows that one thread solves."""
+    q, blocks = problem.w.size, problem.v.size
+    state = State(np.empty(q), np.empty(q), np.empty(q), np.empty(q), np.empty(blocks))
+    work = Work(
+        a=np.empty(q),
+        b=np.empty(q),
+        direction=np.empty(q),
+        trial=np.empty(q),
+        trial_u=np.empty(q),
+        support=np.empty(q, np.int64),
+        seen=np.empty(blocks, np.int64),
+        hessian=np.empty((q, q + 1)),
+    )
+    return state, work
+
+
+@inlined
 def _span(starts: Integers, r: int) -> tuple[int, int]:
     """First coordinate and size of block r.
 
-    The maximum tells the compiler that the offset is not negative: without it, indices may wrap
-    around and no loop over a block is vectorised.
+    The maximum tells the compiler that the offset is not negative. Without it, indices may wrap
+    around and loops over a block are not vectorised.
     """
     first = max(starts[r], 0)
     return first, starts[r + 1] - first
 
 
-@_inlined
+@inlined
 def _excess(x: float, low: float, high: float) -> float:
     """x - clip(x, low, high), the soft threshold if low = -high."""
     y = x if x > low else low
@@ -91,7 +144,7 @@ def _excess(x: float, low: float, high: float) -> float:
     return x - y
 
 
-@_inlined
+@inlined
 def _subtract_rows(
     target: Floats, gram: Floats, index: Integers, factors: Floats, count: int
 ) -> None:
@@ -110,7 +163,7 @@ def _subtract_rows(
         p += 1
 
 
-@_inlined
+@inlined
 def _correlate(problem: Problem, state: State, work: Work, c: Floats) -> None:
     """u = c - G z, from scratch."""
     count = 0
@@ -127,7 +180,7 @@ def _correlate(problem: Problem, state: State, work: Work, c: Floats) -> None:
 # certificate
 
 
-@_inlined
+@inlined
 def _largest_ratio(problem: Problem, u: Floats, r: int, theta: float) -> float:
     """Gauge of a block without group norm: max(theta, max_i |u_i| / w_i)."""
     first, size = _span(problem.starts, r)
@@ -143,12 +196,12 @@ def _largest_ratio(problem: Problem, u: Floats, r: int, theta: float) -> float:
     return theta
 
 
-@_inlined
+@inlined
 def _raise_gauge(problem: Problem, u: Floats, r: int, theta: float) -> float:
     """Smallest theta' >= theta with ||soft(u_r, theta' w_r)|| <= theta' v_r, from above.
 
-    phi(theta) = ||soft(u_r, theta w_r)|| - theta v_r is convex and falls: Newton's steps from the
-    left do not pass the root; growing additions then carry theta to its feasible side.
+    phi(theta) = ||soft(u_r, theta w_r)|| - theta v_r is convex and decreasing, so that Newton's
+    steps from the left do not pass the root; growing increments then move theta past it.
     """
     v = problem.v[r]
     if v <= 0.0:
@@ -175,7 +228,7 @@ def _raise_gauge(problem: Problem, u: Floats, r: int, theta: float) -> float:
     return np.inf
 
 
-@_inlined
+@inlined
 def _gauge(problem: Problem, u: Floats) -> float:
     """max(1, max_r theta_r), where theta_r scales block r of u into the dual feasible set."""
     theta = 1.0
@@ -192,7 +245,7 @@ def _gauge(problem: Problem, u: Floats) -> float:
     return theta
 
 
-@_inlined
+@inlined
 def _certificate(problem: Problem, state: State, c: Floats, energy: float) -> tuple[float, float]:
     """Objective and duality gap of the codes, with u the residual's correlations.
 
@@ -224,7 +277,7 @@ def _certificate(problem: Problem, state: State, c: Floats, energy: float) -> tu
 # block descent
 
 
-@_inlined
+@inlined
 def _refresh_block(problem: Problem, state: State, r: int) -> None:
     """Norm and subdifferential of block r after its codes changed.
 
@@ -248,7 +301,7 @@ def _refresh_block(problem: Problem, state: State, r: int) -> None:
         state.high[i] = bottom if z < 0.0 else top
 
 
-@_inlined
+@inlined
 def _most_violated_block(problem: Problem, state: State) -> tuple[int, float]:
     """Block with the largest promise ||e_r||^2 / L_r, e_r the distance of u_r to optimality."""
     best = -1
@@ -271,7 +324,7 @@ def _most_violated_block(problem: Problem, state: State) -> tuple[int, float]:
     return best, promise
 
 
-@_inlined
+@inlined
 def _add_image(problem: Problem, r: int, z: Floats, sign: float, target: Floats) -> None:
     """target += sign * G_rr z, all local to block r."""
     first, size = _span(problem.starts, r)
@@ -282,7 +335,7 @@ def _add_image(problem: Problem, r: int, z: Floats, sign: float, target: Floats)
                 target[t] += factor * problem.gram[first + s, first + t]
 
 
-@_inlined
+@inlined
 def _sweep_block(problem: Problem, r: int, u: Floats, z: Floats) -> None:
     """Coordinate descent over block r, where v ||z|| <= v/2 (||z||^2 / norm + norm).
 
@@ -303,7 +356,7 @@ def _sweep_block(problem: Problem, r: int, u: Floats, z: Floats) -> None:
         new = _excess(u[t] + diagonal * z[t], problem.floor[i], problem.w[i])
         if new == 0.0 and z[t] == 0.0:
             continue
-        # Without curvature the atom is zero, and so is the best code.
+        # Without curvature the atom is zero, and the best code as well.
         new = new / (diagonal + ridge) if diagonal + ridge > 0.0 else 0.0
         change = new - z[t]
         z[t] = new
@@ -311,12 +364,12 @@ def _sweep_block(problem: Problem, r: int, u: Floats, z: Floats) -> None:
             u[s] -= gram[i, first + s] * change
 
 
-@_inlined
-def _rescale_block(problem: Problem, r: int, own: Floats, u: Floats, z: Floats) -> bool:
-    """Exact minimisation over the length of z, which a sweep on the majoriser changes too little.
+@inlined
+def _rescale_block(problem: Problem, r: int, full: Floats, u: Floats, z: Floats) -> bool:
+    """Minimise over the length of z, which a sweep on the majoriser changes too little.
 
-    The minimiser of t -> objective(t z) is (z'own - w'|z| - v ||z||) / z'Gz, with own the
-    correlations that the block would have at z = 0; false if zero would be better than any t z.
+    The minimiser of t -> objective(t z) is (z'full - w'|z| - v ||z||) / z'Gz, with `full` the
+    correlations of the block at z = 0. Returns False, without a change, if t = 0 is the best.
     """
     first, size = _span(problem.starts, r)
     square = 0.0
@@ -324,21 +377,21 @@ def _rescale_block(problem: Problem, r: int, own: Floats, u: Floats, z: Floats) 
     curvature = 0.0
     for t in range(size):
         square += z[t] * z[t]
-        linear += z[t] * own[t] - problem.w[first + t] * abs(z[t])
-        curvature += z[t] * (own[t] - u[t])
+        linear += z[t] * full[t] - problem.w[first + t] * abs(z[t])
+        curvature += z[t] * (full[t] - u[t])
     linear -= problem.v[r] * np.sqrt(square)
     if not (linear > 0.0 and curvature > 0.0):
         return False
     scale = linear / curvature
     for t in range(size):
         z[t] *= scale
-        u[t] = own[t] + scale * (u[t] - own[t])
+        u[t] = full[t] + scale * (u[t] - full[t])
     return True
 
 
-@_inlined
+@inlined
 def _store_block(problem: Problem, state: State, work: Work, r: int, z: Floats) -> None:
-    """Replace the codes of block r by z; u and the subdifferential follow."""
+    """Replace the codes of block r by z, and update u and the subdifferential."""
     first, size = _span(problem.starts, r)
     count = 0
     for t in range(size):
@@ -352,39 +405,39 @@ def _store_block(problem: Problem, state: State, work: Work, r: int, z: Floats) 
     _refresh_block(problem, state, r)
 
 
-@_inlined
+@inlined
 def _descend_block(problem: Problem, state: State, work: Work, r: int) -> None:
-    """Lower the objective over block r: to zero where that is optimal, otherwise by a sweep."""
-    own, u, z = work.a, work.b, work.direction
+    """Decrease the objective over block r: set it to zero where that is optimal, or sweep it."""
+    full, u, z = work.a, work.b, work.direction
     first, size = _span(problem.starts, r)
     for t in range(size):
-        own[t] = state.u[first + t]
+        full[t] = state.u[first + t]
         u[t] = state.u[first + t]
         z[t] = state.z[first + t]
     active = state.norms[r] > 0.0
     if active:
-        _add_image(problem, r, z, 1.0, own)
+        _add_image(problem, r, z, 1.0, full)
     square = 0.0
     for t in range(size):
-        square += _excess(own[t], problem.floor[first + t], problem.w[first + t]) ** 2
+        square += _excess(full[t], problem.floor[first + t], problem.w[first + t]) ** 2
     if square <= problem.v[r] ** 2:
         for t in range(size):
             z[t] = 0.0
     else:
-        if not (active and _rescale_block(problem, r, own, u, z)):
-            # Start anew from zero, along the thresholded correlations.
+        if not (active and _rescale_block(problem, r, full, u, z)):
+            # Restart from zero, along the thresholded correlations.
             for t in range(size):
-                z[t] = _excess(own[t], problem.floor[first + t], problem.w[first + t])
-                u[t] = own[t]
+                z[t] = _excess(full[t], problem.floor[first + t], problem.w[first + t])
+                u[t] = full[t]
             _add_image(problem, r, z, -1.0, u)
-            _rescale_block(problem, r, own, u, z)
+            _rescale_block(problem, r, full, u, z)
         _sweep_block(problem, r, u, z)
         if problem.v[r] > 0.0:
-            _rescale_block(problem, r, own, u, z)
+            _rescale_block(problem, r, full, u, z)
     _store_block(problem, state, work, r, z)
 
 
-@_inlined
+@inlined
 def _support_size(z: Floats) -> int:
     count = 0
     for i in range(z.size):
@@ -392,12 +445,12 @@ def _support_size(z: Floats) -> int:
     return count
 
 
-@_compiled
+@compiled
 def _greedy_sweep(problem: Problem, state: State, work: Work, iteration: int) -> float:
     """Descend block after block, the most promising first; return the first promise.
 
-    A block met again ends the search for the support: from here on Newton's step is faster. While
-    its k^3 operations on a large support cost more than a few blocks, the sweep goes on.
+    A block that is chosen again ends the sweep, since from there on Newton's step is faster, unless
+    the support is so large that the k^3 operations of that step cost more than a few blocks.
     """
     r, start = _most_violated_block(problem, state)
     promise = start
@@ -417,7 +470,7 @@ def _greedy_sweep(problem: Problem, state: State, work: Work, iteration: int) ->
 # Newton steps on the support
 
 
-@_inlined
+@inlined
 def _gather_support(z: Floats, index: Integers) -> int:
     count = 0
     for i in range(z.size):
@@ -427,12 +480,12 @@ def _gather_support(z: Floats, index: Integers) -> int:
     return count
 
 
-@_inlined
+@inlined
 def _assemble(problem: Problem, state: State, work: Work, count: int, exact: bool) -> None:
     """Upper triangle of the Hessian on the support, the negative gradient as its last column.
 
-    H = G_AA + sum_r v_r (I / ||z_r|| - z_r z_r' / ||z_r||^3); without the last term, which is left
-    out if not `exact`, it belongs to a quadratic function that lies above the objective.
+    H = G_AA + sum_r v_r (I / ||z_r|| - z_r z_r' / ||z_r||^3). Unless `exact`, the last term is
+    omitted; H then belongs to a quadratic function that majorises the objective.
     """
     hessian, index, unit = work.hessian, work.support, work.a
     for p in range(count):
@@ -459,12 +512,16 @@ def _assemble(problem: Problem, state: State, work: Work, count: int, exact: boo
                         hessian[row, row + t] -= x * unit[row + t]
 
 
-@_inlined
+@inlined
 def _solve_normal(hessian: Floats, count: int, d: Floats) -> tuple[float, bool]:
     """d = H^-1 g by Cholesky, H the upper triangle and g the last column of `hessian`.
 
-    Returns 1/2 g'd, the decrease that a quadratic objective would see, and whether H is singular;
-    directions without curvature then get a little.
+    Directions without curvature get a little of it.
+
+    Returns
+    -------
+    tuple
+        1/2 g'd, the decrease of a quadratic objective, and whether H is singular.
     """
     flat = False
     for p in range(count):
@@ -491,7 +548,7 @@ def _solve_normal(hessian: Floats, count: int, d: Floats) -> tuple[float, bool]:
         if not pivot > _PIVOT * diagonal:
             flat = True
             pivot = _FLAT * diagonal
-            # Of a row without a pivot only rounding is left, which must not be magnified.
+            # A row without a pivot holds only rounding errors, which must not be magnified.
             for j in range(width - 2):
                 hessian[p, p + 1 + j] = 0.0
         inverse = 1.0 / np.sqrt(pivot) if pivot > 0.0 else 0.0
@@ -510,15 +567,15 @@ def _solve_normal(hessian: Floats, count: int, d: Floats) -> tuple[float, bool]:
     return promise, flat
 
 
-@_inlined
+@inlined
 def _find_crossings(state: State, work: Work, count: int) -> None:
-    """Steps at which the codes z + step d cross zero, kept in `work.b`."""
+    """Compute the steps at which the codes z + step d cross zero, in `work.b`."""
     for p in range(count):
         z, d = state.z[work.support[p]], work.direction[p]
         work.b[p] = -z / d if z * d < 0.0 else np.inf
 
 
-@_inlined
+@inlined
 def _smooth_slope(problem: Problem, state: State, work: Work, count: int) -> tuple[float, float]:
     """First and second derivative of the quadratic term along the direction: -u'd and d'Gd."""
     index, direction = work.support, work.direction
@@ -533,7 +590,7 @@ def _smooth_slope(problem: Problem, state: State, work: Work, count: int) -> tup
     return slope, curvature
 
 
-@_inlined
+@inlined
 def _penalty_slope(
     problem: Problem, state: State, work: Work, count: int, step: float, after: bool
 ) -> float:
@@ -558,12 +615,12 @@ def _penalty_slope(
     return slope
 
 
-@_compiled
+@compiled
 def _line_search(problem: Problem, state: State, work: Work, count: int) -> float:
-    """Step to the minimum of the objective along the direction, across changes of sign.
+    """Return the step to the minimum of the objective along the direction, across sign changes.
 
-    Often a code is zero there: the objective has a kink where a code crosses zero, and a wall if
-    codes may not be negative.
+    Often a code is zero there: the objective has a kink where a code crosses zero, and is infinite
+    beyond it if codes may not be negative.
     """
     first, curvature = _smooth_slope(problem, state, work, count)
     step = 0.0
@@ -583,7 +640,7 @@ def _line_search(problem: Problem, state: State, work: Work, count: int) -> floa
             slope + _penalty_slope(problem, state, work, count, step, True) >= 0.0
         ):
             return step
-    # The minimum lies inside; the lower end of the bracket is on the descent's side of it.
+    # The minimum lies inside the bracket; the objective decreases up to its lower end.
     for _ in range(60):
         middle = 0.5 * (step + following)
         slope = first + middle * curvature
@@ -596,15 +653,15 @@ def _line_search(problem: Problem, state: State, work: Work, count: int) -> floa
     return step
 
 
-@_inlined
+@inlined
 def _set_trial(
     problem: Problem, state: State, work: Work, count: int, step: float, clip: bool, collapse: float
 ) -> None:
-    """Trial codes z + step d.
+    """Set the trial codes to z + step d.
 
-    Codes that are zero at `step` become so exactly, with `clip` also those that would change sign.
-    A block is set to zero as a whole if less than the share `collapse` of its length is left in its
-    old direction: like a sign, a direction does not turn round.
+    Codes that are zero at `step` become exactly zero, with `clip` also those that would change
+    sign. A whole block is set to zero if at most the fraction `collapse` of its length remains in
+    its old direction: like a sign, the direction of a block may not be reversed.
     """
     index, trial = work.support, work.trial
     p = 0
@@ -616,7 +673,7 @@ def _set_trial(
         while p < count and index[p] < problem.starts[r + 1]:
             new = state.z[index[p]] + step * work.direction[p]
             zero = work.b[p] <= step if clip else work.b[p] == step
-            # Rounding alone may pass a crossing that is just ahead.
+            # Rounding may step past a crossing that lies just ahead.
             trial[p] = 0.0 if zero or (problem.nonnegative and new < 0.0) else new
             radial += trial[p] * state.z[index[p]]
             p += 1
@@ -625,7 +682,7 @@ def _set_trial(
                 trial[s] = 0.0
 
 
-@_compiled
+@compiled
 def _try_step(
     problem: Problem,
     state: State,
@@ -636,10 +693,10 @@ def _try_step(
     clip: bool,
     collapse: float,
 ) -> float:
-    """Change of the objective from z to the trial codes z'.
+    """Set the trial codes z' and return the change of the objective from z to z'.
 
-    It is summed from differences, -(z' - z)'(u + u')/2 + penalty(z') - penalty(z), and so keeps its
-    digits when it is far below the objective's rounding.
+    It is summed from differences, -(z' - z)'(u + u')/2 + penalty(z') - penalty(z), and is therefore
+    accurate even when it is far below the rounding of the objective.
     """
     _set_trial(problem, state, work, count, step, clip, collapse)
     index, trial, u = work.support, work.trial, work.trial_u
@@ -665,9 +722,9 @@ def _try_step(
     return change
 
 
-@_inlined
+@inlined
 def _accept(problem: Problem, state: State, work: Work, count: int) -> None:
-    """Take the trial codes over."""
+    """Accept the trial codes."""
     for p in range(count):
         state.z[work.support[p]] = work.trial[p]
     for j in range(state.u.size):
@@ -677,9 +734,9 @@ def _accept(problem: Problem, state: State, work: Work, count: int) -> None:
             _refresh_block(problem, state, r)
 
 
-@_compiled
+@compiled
 def _search(problem: Problem, state: State, work: Work, c: Floats, count: int) -> float:
-    """Go along the direction to the minimum of the objective; returns its change."""
+    """Step along the direction to the minimum of the objective; return its change."""
     step = _line_search(problem, state, work, count)
     change = _try_step(problem, state, work, c, count, step, False, _COLLAPSED)
     if not change < 0.0:
@@ -689,24 +746,27 @@ def _search(problem: Problem, state: State, work: Work, c: Floats, count: int) -
     return change
 
 
-@_compiled
+@compiled
 def _find_direction(
     problem: Problem, state: State, work: Work, count: int, exact: bool
 ) -> tuple[float, bool]:
-    """Newton's direction on the support, exact or of the majoriser, and where codes cross zero."""
+    """Compute Newton's direction, exact or of the majoriser, and where codes cross zero.
+
+    Returns the result of `_solve_normal`.
+    """
     _assemble(problem, state, work, count, exact)
     promise, flat = _solve_normal(work.hessian, count, work.direction)
     _find_crossings(state, work, count)
     return promise, flat
 
 
-@_compiled
+@compiled
 def _newton(problem: Problem, state: State, work: Work, c: Floats, repeats: int) -> None:
-    """Newton's step to the minimum over the support, kept only if the objective falls.
+    """Take a Newton step over the support, accepted only if the objective decreases.
 
-    Where the full step fails, a line search takes its place, and if that brings little, one along
-    the direction of the majoriser. If a code reaches zero, the step is repeated on what is left,
-    so that a support that is too large shrinks here.
+    Where the full step fails, a line search replaces it, and if that achieves little, a second one
+    along the direction of the majoriser. If a code reaches zero, the step is repeated on the
+    remaining support, so that a support that is too large shrinks here.
     """
     count = _gather_support(state.z, work.support)
     while count > 0 and repeats > 0:
@@ -734,9 +794,9 @@ def _newton(problem: Problem, state: State, work: Work, c: Floats, repeats: int)
 # rows
 
 
-@_inlined
+@inlined
 def _clear(problem: Problem, state: State, c: Floats) -> None:
-    """Codes zero."""
+    """Set the codes to zero."""
     for j in range(c.size):
         state.z[j] = 0.0
         state.u[j] = c[j]
@@ -746,15 +806,15 @@ def _clear(problem: Problem, state: State, c: Floats) -> None:
         state.norms[r] = 0.0
 
 
-@_compiled
-def _begin_row(problem: Problem, state: State, work: Work, c: Floats, row: Codes) -> None:
-    """Read the codes; u and the subdifferential follow from them."""
+@compiled
+def _begin_row(problem: Problem, state: State, work: Work, c: Floats, code: Floats) -> None:
+    """Read the codes and compute u and the subdifferential."""
     _clear(problem, state, c)
     for r in range(problem.v.size):
         work.seen[r] = 0
     warm = False
     for j in range(c.size):
-        z = np.float64(row[j])
+        z = np.float64(code[j])
         state.z[j] = z if z > 0.0 or not problem.nonnegative else 0.0
         warm = warm or state.z[j] != 0.0
     if warm:
@@ -763,7 +823,7 @@ def _begin_row(problem: Problem, state: State, work: Work, c: Floats, row: Codes
         _correlate(problem, state, work, c)
 
 
-@_compiled
+@compiled
 def _solve_row(
     problem: Problem,
     state: State,
@@ -773,10 +833,10 @@ def _solve_row(
     tol: float,
     max_iter: int,
 ) -> int:
-    """Rounds of a greedy sweep and a Newton step until the gap is closed; returns their number."""
+    """Repeat a greedy sweep and a Newton step until the gap is small; return how often."""
     objective, gap = _certificate(problem, state, c, energy)
     if max_iter > 0 and objective > 0.5 * energy:
-        # A warm start that is worse than none.
+        # A start that is worse than zero.
         _clear(problem, state, c)
         objective, gap = _certificate(problem, state, c, energy)
     best_objective, best_gap, idle = objective, gap, 0
@@ -784,10 +844,10 @@ def _solve_row(
     while gap > tol * max(objective, _TINY) and iteration < max_iter and idle < _PATIENCE:
         iteration += 1
         promise = _greedy_sweep(problem, state, work, iteration)
-        # Early supports are provisional: it does not pay to shrink them to the end.
+        # Early supports are provisional: shrinking them completely does not pay.
         _newton(problem, state, work, c, 1 << min(iteration, 30))
-        # Without a finite gap, stop at a step that is small in the same sense: the gap is of first
-        # order in the violation of optimality, the promised decrease of second.
+        # Without a finite gap, stop at a small promised decrease. It is of second order in the
+        # violation of optimality, the gap of first order; hence the square.
         if promise == 0.0 or (gap == np.inf and promise <= tol * tol * objective):
             break
         objective, gap = _certificate(problem, state, c, energy)
@@ -798,81 +858,39 @@ def _solve_row(
     return iteration
 
 
-@_compiled
+@compiled
 def block_coordinate(
-    c: Floats,
-    energy: Floats,
-    gram: Floats,
-    starts: Integers,
-    w: Floats,
-    v: Floats,
-    block_constants: Floats,
-    nonnegative: bool,
-    z: Codes,
-    objective: Floats,
-    gap: Floats,
-    iterations: Integers,
-    tol: float,
+    problem: Problem, state: State, work: Work, c: Floats, energy: Floats, rows: Rows, tol: float,
     max_iter: int,
-) -> None:
+) -> None:  # fmt: skip
     """Minimise, for each row, 1/2 z'Gz - c'z + 1/2 energy + sum_i w_i|z_i| + sum_r v_r ||z_r||.
 
-    Arrays are best C-contiguous. A row that rounding keeps from `tol` stops where it is; its gap
-    says so.
+    A row stops when gap <= tol * objective, or earlier where rounding is the limit.
 
     Parameters
     ----------
-    c : (n, q) float64, energy : (n,) float64
-        Correlations D x and squared norms of the samples.
-    gram : (q, q) float64
-        D D', symmetric, possibly plus a non-negative diagonal.
-    starts : (R + 1,) int64
-        Block r holds the coordinates starts[r] <= i < starts[r + 1]; starts[R] = q.
-    w : (q,) float64, v : (R,) float64
-        Leaf and block weights, non-negative.
-    block_constants : (R,) float64
-        Largest eigenvalues of the diagonal blocks of `gram`, or upper bounds.
-    nonnegative : bool
-        Constrain z >= 0.
-    z : (n, q) float32 or float64
-        Warm start, overwritten by the codes.
-    objective, gap : (n,) float64
-        Written: objective and duality gap of the codes as stored in `z`. The gap is infinite where
-        a coordinate without any weight keeps a correlation.
-    iterations : (n,) int64
-        Written: rounds of a greedy sweep and a Newton step.
-    tol : float
-        A row is done when gap <= tol * objective.
-    max_iter : int
-        Largest number of rounds; 0 evaluates the warm start.
+    problem
+        What the rows share.
+    state, work
+        See `make_scratch`.
+    c, energy
+        Correlations D x (n, q) and squared norms (n,) of the signals, float64.
+    rows
+        Codes (n, q), which hold the start on entry, objective, gap and iterations (n,), all
+        written. Objective and gap are those of the codes as stored; the gap is infinite where a
+        coordinate without any weight keeps a correlation. An iteration is a greedy sweep and a
+        Newton step.
+    tol
+        Relative tolerance.
+    max_iter
+        Largest number of iterations; 0 evaluates the start.
     """
-    n, q = c.shape
-    blocks = v.size
-    # In a singleton block the norm is an absolute value.
-    leaf, group = w.copy(), v.copy()
-    for r in range(blocks):
-        if starts[r + 1] - starts[r] == 1:
-            leaf[starts[r]] += v[r]
-            group[r] = 0.0
-    floor = np.full(q, -np.inf) if nonnegative else -leaf
-    inverse_constants = 1.0 / np.maximum(block_constants, _TINY)
-    problem = Problem(gram, starts, leaf, group, floor, inverse_constants, nonnegative)
-    state = State(np.empty(q), np.empty(q), np.empty(q), np.empty(q), np.empty(blocks))
-    work = Work(
-        np.empty(q),
-        np.empty(q),
-        np.empty(q),
-        np.empty(q),
-        np.empty(q),
-        np.empty(q, np.int64),
-        np.empty(blocks, np.int64),
-        np.empty((q, q + 1)),
-    )
-    for k in range(n):
-        _begin_row(problem, state, work, c[k], z[k])
-        iterations[k] = _solve_row(problem, state, work, c[k], energy[k], tol, max_iter)
-        for j in range(q):
-            z[k, j] = state.z[j]
-        # Certify what is stored, not what was computed: rounding to float32 shows in the gap.
-        _begin_row(problem, state, work, c[k], z[k])
-        objective[k], gap[k] = _certificate(problem, state, c[k], energy[k])
+    for k in range(c.shape[0]):
+        code = rows.codes[k]
+        _begin_row(problem, state, work, c[k], code)
+        rows.iterations[k] = _solve_row(problem, state, work, c[k], energy[k], tol, max_iter)
+        for j in range(code.size):
+            code[j] = state.z[j]
+        # Evaluate what is stored, which may be rounded.
+        _begin_row(problem, state, work, c[k], code)
+        rows.objective[k], rows.gap[k] = _certificate(problem, state, c[k], energy[k])

@@ -1,194 +1,285 @@
 """Compiled Lasso codes: an active set grown by the worst violators, with exact support solves.
 
-Works on correlations and the Gram matrix, so the cost of a row follows its few non-zero
-coefficients, not the size of the dictionary. `coordinate` is the wrapper that tiles a batch.
+The kernel works on correlations and the Gram matrix, so that the cost of a row follows its few
+non-zero coefficients, not the size of the dictionary. `coordinate` splits a batch into tiles.
 
 For one row, with correlations ``c = D x``, Gram matrix G (the ridge on its diagonal) and
 ``u = c - G z`` the correlation of the residual, z is optimal exactly if ``u_i = lam_i sign(z_i)``
-on the support and ``|u_i| <= lam_i`` (``u_i <= lam_i`` if non-negative) off it. So with signs s
-on a support A the code is ``z_A = G_AA^{-1} (c_A - lam_A s)``, as long as the signs agree.
+on the support and ``|u_i| <= lam_i`` (``u_i <= lam_i`` if non-negative) off it. With signs s on a
+support A the code is ``z_A = G_AA^{-1} (c_A - lam_A s)``, as long as the signs agree.
+
+A row takes two stages. `_search` finds the support in the dtype of the correlations; `_finish`
+writes the code, certifies it in float64 and improves it where rounding ended the search too early.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numba import njit
 
-Array = np.ndarray[Any, Any]
+from .._numba import FINITE, Array, compiler
+from ..certificates import ROUNDING
 
-#: sums may be reordered and maxima vectorised; the caller has refused NaN
-FLAGS = {"reassoc", "contract", "arcp", "nsz", "nnan"}
-#: a violator joins if its excess is this part of the largest excess ...
+if TYPE_CHECKING:
+    from .tiles import Rows
+
+#: a violator joins the support if its excess is at least this fraction of the largest one
 FRACTION = 0.7
-#: ... but at most so many join at once
+#: the largest number of atoms that join at once
 JOIN = 8
-#: how often a support that was found is refined to the accuracy of float64
+#: how often the code of a solved support is refined to the accuracy of float64
 REFINEMENTS = 2
-#: the largest support that is solved directly; beyond it coordinate descent takes over
-ROOM = 1024
-#: the rows of the small inverse are padded to full vectors
+#: the largest support that is solved directly; larger ones are left to coordinate descent
+LARGEST_SUPPORT = 1024
+#: the rows of the inverse are padded to full vectors
 PAD = 16
 
-_compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath=FLAGS)
-# What runs for every row is inlined: passing a dozen arrays takes longer than most of it computes.
-_inlined = njit(cache=True, nogil=True, error_model="numpy", fastmath=FLAGS, forceinline=True)
+_compiled, _inlined = compiler(FINITE), compiler(FINITE, forceinline=True)
+
+
+class Problem(NamedTuple):
+    """What all rows share, see `make_problem`."""
+
+    gram: Array  # D D' + diag(ridge), (q, q), in the dtype of the search
+    exact_gram: Array  # the same in float64
+    atoms: Array  # D, (q, m), in the dtype of the signals, which saves memory traffic in float32
+    lam: Array  # weights, (q,), float64, all positive
+    inverse_lam: Array  # 1 / lam in the dtype of the search
+    ridge: Array  # (q,), float64
+    nonnegative: bool
+    tol: float
+    max_iter: int
+    largest: float  # max_i G_ii
+    steepest: float  # max_i 1 / lam_i
+    rounding: float  # relative error of a correlation of the search
+
+
+class Support(NamedTuple):
+    """The active set of one row; entry k belongs to the atom ``active[k]``.
+
+    Its size is a plain number that the functions take and return, since a tuple cannot change.
+    """
+
+    active: Array  # (q,)
+    z: Array  # coefficients, (q,), float64
+    signs: Array  # (q,), float64
+    member: Array  # whether an atom belongs to the support, (q,), by atom
+    inverse: Array  # G_AA^{-1}, float64, with padded rows
+
+
+class Work(NamedTuple):
+    """Scratch memory, allocated once for all rows."""
+
+    u: Array  # correlations of the residual, (q,), in the dtype of the search
+    excess: Array  # |u_i| / lam_i and one spare entry, (q + 1,), in the same dtype
+    excess_bits: Array  # the memory of `excess` as integers
+    listed: Array  # indices of atoms, (q + 1,)
+    target: Array  # (q + PAD,), float64
+    rhs: Array  # (q + PAD,), float64
+    residual: Array  # (m,), float64
+    dense: Array  # a code, or a copy of `Support.z`, (q,), float64
+    exact_u: Array  # (q,), float64
+
+
+def make_problem(
+    gram: Array,
+    atoms: Array,
+    lam: Array,
+    ridge: Array,
+    nonnegative: bool,
+    tol: float,
+    max_iter: int,
+    search: type,
+) -> Problem:
+    """Prepare what all rows share.
+
+    Parameters
+    ----------
+    gram
+        ``D D' + diag(ridge)``, (q, q), float64.
+    atoms
+        D, (q, m), in the dtype of the signals and codes.
+    lam, ridge
+        Weights, all positive, and ridge, (q,), float64.
+    nonnegative
+        Whether codes are constrained to be non-negative.
+    tol, max_iter
+        A row is done when ``gap <= tol objective``, or after `max_iter` rounds.
+    search
+        The dtype of the search, float32 or float64.
+    """
+    eps = max(np.finfo(search).eps, np.finfo(atoms.dtype).eps)
+    return Problem(
+        gram=gram.astype(search, copy=False),
+        exact_gram=gram,
+        atoms=atoms,
+        lam=lam,
+        inverse_lam=(1.0 / lam).astype(search),
+        ridge=ridge,
+        nonnegative=nonnegative,
+        tol=tol,
+        max_iter=max_iter,
+        largest=float(gram.diagonal().max()),
+        steepest=float((1.0 / lam).max()),
+        rounding=float(eps) * (atoms.shape[1] + 16.0),
+    )
+
+
+def make_scratch(problem: Problem) -> tuple[Support, Work]:
+    """Allocate the memory for the rows that one thread solves."""
+    (q, m), dtype = problem.atoms.shape, problem.gram.dtype
+    capacity = min(q, LARGEST_SUPPORT)
+    support = Support(
+        active=np.empty(q, np.int64),
+        z=np.empty(q),
+        signs=np.empty(q),
+        member=np.zeros(q, np.bool_),
+        inverse=np.empty((capacity, -(-capacity // PAD) * PAD + 8)),
+    )
+    excess = np.empty(q + 1, dtype)
+    work = Work(
+        u=np.empty(q, dtype),
+        excess=excess,
+        excess_bits=excess.view(np.int32 if dtype == np.float32 else np.int64),
+        listed=np.empty(q + 1, np.int64),
+        target=np.empty(q + PAD),
+        rhs=np.empty(q + PAD),
+        residual=np.empty(m),
+        dense=np.empty(q),
+        exact_u=np.empty(q),
+    )
+    return support, work
 
 
 @_compiled
 def active_set(
-    x: Array,
-    c: Array,
-    gram: Array,
-    atoms: Array,
-    exact_gram: Array,
-    lam: Array,
-    ridge: Array,
-    nonnegative: bool,
-    codes: Array,
-    objective: Array,
-    gap: Array,
-    iterations: Array,
-    excess: Array,
-    excess_bits: Array,
-    warm: bool,
-    tol: float,
-    max_iter: int,
+    problem: Problem, support: Support, work: Work, x: Array, c: Array, rows: Rows, warm: bool
 ) -> None:
-    """Solve every row; `codes` holds the start on entry and the result on return.
+    """Solve every row of a tile.
 
     Parameters
     ----------
+    problem
+        What the rows share.
+    support, work
+        See `make_scratch`.
     x, c
         Signals (n, m), and their correlations (n, q) in the dtype of the search.
-    gram, exact_gram
-        ``D D' + diag(ridge)``, in the dtype of the search and in float64.
-    atoms
-        Dictionary (q, m) in the dtype of the signals: half the memory traffic in float32, and
-        products are taken in float64 all the same.
-    lam, ridge
-        Weights, all positive, and ridge, (q,), in float64.
-    codes
-        (n, q), in the dtype that the user gets.
+    rows
+        Codes (n, q), objective, gap and iterations (n,), all written. Objective and gap are those
+        of the codes as stored.
     warm
-        Whether `codes` holds a start at all.
-    objective, gap, iterations
-        (n,), written; objective and gap are those of the codes as stored.
-    excess, excess_bits
-        Scratch (q + 1,) in the dtype of the search, and the same memory as integers: floats that
-        are not negative are ordered as their bits, and maxima of integers are vectorised.
+        Whether ``rows.codes`` holds a start.
     """
-    n, q = c.shape
-    room = min(q, ROOM)
-    u = np.empty(q, c.dtype)
-    inverse = (1.0 / lam).astype(c.dtype)
-    listed = np.empty(q + 1, np.int64)
-    joined = np.zeros(q, np.bool_)
-    active = np.empty(q, np.int64)
-    z = np.empty(q)
-    signs = np.empty(q)
-    target = np.empty(q + PAD)
-    rhs = np.empty(q + PAD)
-    inverse_gram = np.empty((room, _padded(room) + 8))
-    residual = np.empty(x.shape[1])
-    dense = np.empty(q)
-    dense_u = np.empty(q)
-    largest, steepest = 0.0, 0.0
-    for i in range(q):
-        largest = max(largest, exact_gram[i, i])
-        steepest = max(steepest, 1.0 / lam[i])
-    rounding = max(np.finfo(c.dtype).eps, np.finfo(codes.dtype).eps) * (x.shape[1] + 16.0)
-    double = c.itemsize == 8
-    for row in range(n):
+    for row in range(c.shape[0]):
         energy = 0.0
         for i in range(x.shape[1]):
             energy += np.float64(x[row, i]) * np.float64(x[row, i])
-        size = _load(codes[row], active, z, signs, joined) if warm else 0
-        solved = size <= room
-        known = 0
-        count = 0
-        value = bound = best = np.inf
-        while solved:
-            size, solved = _enter(
-                gram, active, z, signs, joined, rhs, target, inverse_gram, known, size
-            )
-            if not solved:
-                break
-            size = _solve_support(
-                c[row], lam, active, z, signs, target, rhs, inverse_gram, joined, size
-            )
-            known = size
-            _correlate(c[row], gram, active, z, size, u)
-            gauge = _gauge(u, inverse, nonnegative, excess, excess_bits)
-            value, bound = _estimate(c[row], lam, active, z, signs, size, gauge, energy)
-            if count >= max_iter or bound <= 0.25 * tol * value:
-                break
-            if not value < best:
-                break
-            best = value
-            size = _grow(u, excess, gauge, listed, active, z, signs, joined, size, room)
-            if size == known:
-                break
-            count += 1
-        moved = 0.0
-        attempts = 0
-        value = np.inf
-        while True:
-            if not solved:
-                size, sweeps = _descend(
-                    x[row], atoms, exact_gram, lam, nonnegative, energy, active, z, size,
-                    dense, dense_u, tol, max_iter - count,
-                )  # fmt: skip
-                count += sweeps
-                for i in range(q):
-                    u[i] = dense_u[i]
-                    joined[i] = False
-                _gauge(u, inverse, nonnegative, excess, excess_bits)
-            before = value
-            value, bound = _store(
-                x[row], energy, atoms, lam, ridge, nonnegative, codes[row], active, z, target,
-                size, excess, listed, rounding, largest, steepest, residual, moved,
-            )  # fmt: skip
-            if bound <= tol * value or not solved:
-                break
-            if value > before:
-                for k in range(size):
-                    z[k] = dense[k]
-            elif size > 0 and attempts < REFINEMENTS:
-                # the search rounds to its own dtype: refine with exact correlations
-                attempts += 1
-                for k in range(size):
-                    dense[k] = z[k]
-                moved += _refine(lam, active, z, signs, target, rhs, inverse_gram, size)
-                continue
-            if not double or count >= max_iter:
-                break
-            solved = False  # rounding ended the search, as with nearly dependent atoms
+        code = rows.codes[row]
+        size = _load(code, support) if warm else 0
+        size, count, solved = _search(problem, support, work, c[row], energy, size)
+        size, count, rows.objective[row], rows.gap[row] = _finish(
+            problem, support, work, x[row], code, energy, size, count, solved
+        )
+        rows.iterations[row] = count
         for k in range(size):
-            joined[active[k]] = False
-        objective[row] = value
-        gap[row] = bound
-        iterations[row] = count
+            support.member[support.active[k]] = False
 
 
 @_compiled
-def _load(code: Array, active: Array, z: Array, signs: Array, joined: Array) -> int:
-    """The support of the starting code; returns its size."""
+def _load(code: Array, support: Support) -> int:
+    """Read the support of the starting code; return its size."""
     size = 0
     for i in range(code.shape[0]):
         if code[i] != 0:
-            active[size] = i
-            z[size] = code[i]
-            signs[size] = 1.0 if code[i] > 0 else -1.0
-            joined[i] = True
+            support.active[size] = i
+            support.z[size] = code[i]
+            support.signs[size] = 1.0 if code[i] > 0 else -1.0
+            support.member[i] = True
             size += 1
     return size
 
 
+# The two stages of a row ----------------------------------------------------------------------
+
+
 @_inlined
-def _correlate(c: Array, gram: Array, active: Array, z: Array, size: int, u: Array) -> None:
+def _search(
+    problem: Problem, support: Support, work: Work, c: Array, energy: float, size: int
+) -> tuple[int, int, bool]:
+    """Solve on the support and let the worst violators join, until there are none.
+
+    Returns
+    -------
+    tuple
+        The size of the support, the number of rounds, and False if the support is too large or its
+        atoms are too dependent to be solved directly.
+    """
+    known, count, best = 0, 0, np.inf
+    if size > support.inverse.shape[0]:
+        return size, count, False
+    while True:
+        size, entered = _enter(problem, support, work, known, size)
+        if not entered:
+            return size, count, False
+        known = size = _solve_support(problem, support, work, c, size)
+        _correlate(problem, support, work, c, size)
+        gauge = _gauge(problem, work)
+        value, bound = _estimate(problem, support, c, size, gauge, energy)
+        if count >= problem.max_iter or bound <= 0.25 * problem.tol * value or not value < best:
+            return size, count, True
+        best = value
+        size = _grow(support, work, gauge, size)
+        if size == known:
+            return size, count, True
+        count += 1
+
+
+@_inlined
+def _finish(
+    problem: Problem, support: Support, work: Work, x: Array, code: Array, energy: float,
+    size: int, count: int, solved: bool,
+) -> tuple[int, int, float, float]:  # fmt: skip
+    """Write the code and certify it; refine it, or descend by coordinates, if it misses `tol`.
+
+    Returns
+    -------
+    tuple
+        The size of the support, the number of rounds, objective and gap.
+    """
+    if not solved:
+        size, sweeps = _descend(problem, support, work, x, energy, size, problem.max_iter - count)
+        count += sweeps
+    value, moved, attempts = np.inf, 0.0, 0
+    while True:
+        before = value
+        value, bound = _store(problem, support, work, x, code, energy, size, moved)
+        if bound <= problem.tol * value or not solved:
+            break
+        if value > before:  # the refinement made it worse
+            for k in range(size):
+                support.z[k] = work.dense[k]
+        elif size > 0 and attempts < REFINEMENTS:
+            attempts += 1
+            moved += _refine(problem, support, work, size)
+            continue
+        if problem.gram.itemsize < 8 or count >= problem.max_iter:
+            break
+        # rounding ended the search, as with nearly dependent atoms
+        solved = False
+        size, sweeps = _descend(problem, support, work, x, energy, size, problem.max_iter - count)
+        count += sweeps
+    return size, count, value, bound
+
+
+# Search: correlations of all atoms, and who joins ---------------------------------------------
+
+
+@_inlined
+def _correlate(problem: Problem, support: Support, work: Work, c: Array, size: int) -> None:
     """``u = c - G z``, two atoms at a time so that u is loaded and stored half as often."""
+    gram, active, z, u = problem.gram, support.active, support.z, work.u
     q = c.shape[0]
     for i in range(q):
         u[i] = c[i]
@@ -207,25 +298,26 @@ def _correlate(c: Array, gram: Array, active: Array, z: Array, size: int, u: Arr
 
 
 @_inlined
-def _gauge(u: Array, inverse: Array, nonnegative: bool, excess: Array, excess_bits: Array) -> float:
-    """``excess_i = |u_i| / lam_i`` (``u_i / lam_i`` if non-negative); returns the largest."""
+def _gauge(problem: Problem, work: Work) -> float:
+    """``excess_i = |u_i| / lam_i`` (``u_i / lam_i`` if non-negative); return the largest."""
+    u, inverse, excess, bits = work.u, problem.inverse_lam, work.excess, work.excess_bits
     q = u.shape[0]
-    if nonnegative:
+    if problem.nonnegative:
         for i in range(q):
             excess[i] = u[i] * inverse[i]
     else:
         for i in range(q):
             excess[i] = abs(u[i]) * inverse[i]
-    worst = excess_bits[0]
+    worst = bits[0]
     for i in range(q):
-        worst = max(worst, excess_bits[i])
-    excess_bits[q] = worst  # the spare entry turns the bits back into a number
+        worst = max(worst, bits[i])
+    bits[q] = worst  # the spare entry turns the bits back into a number
     return max(np.float64(excess[q]), 0.0)
 
 
 @_inlined
 def _list_above(excess: Array, threshold: float, listed: Array) -> int:
-    """The numbers of the entries above a threshold, found without branches; returns how many."""
+    """List the entries above a threshold, without branches; return their number."""
     limit = excess.dtype.type(threshold)
     count = 0
     for i in range(excess.shape[0] - 1):
@@ -236,84 +328,97 @@ def _list_above(excess: Array, threshold: float, listed: Array) -> int:
 
 @_inlined
 def _estimate(
-    c: Array, lam: Array, active: Array, z: Array, signs: Array, size: int, gauge: float,
-    energy: float,
-) -> tuple[float, float]:  # fmt: skip
+    problem: Problem, support: Support, c: Array, size: int, gauge: float, energy: float
+) -> tuple[float, float]:
     """Objective and gap of a solved support, where ``||r||^2 = ||x||^2 - z'(c + lam s)``."""
-    square, charge = energy, 0.0
+    lam, active, z, signs = problem.lam, support.active, support.z, support.signs
+    square, penalty = energy, 0.0
     for k in range(size):
         i = active[k]
         square -= z[k] * (c[i] + lam[i] * signs[k])
-        charge += lam[i] * abs(z[k])
+        penalty += lam[i] * abs(z[k])
     square = max(square, 0.0)
     slack = 1.0 - 1.0 / max(gauge, 1.0)
-    return 0.5 * square + charge, 0.5 * slack * slack * square + slack * charge
+    return 0.5 * square + penalty, 0.5 * slack * slack * square + slack * penalty
 
 
 @_inlined
-def _grow(
-    u: Array, excess: Array, gauge: float, listed: Array, active: Array, z: Array, signs: Array,
-    joined: Array, size: int, room: int,
-) -> int:  # fmt: skip
-    """Let the worst violators join the support, with value 0 and the sign they pull to."""
-    most = min(size + JOIN, room)
-    for k in range(_list_above(excess, 1.0 + FRACTION * (gauge - 1.0), listed)):
-        i = listed[k]
-        if excess[i] > 1.0 and not joined[i] and size < most:
-            active[size] = i
-            z[size] = 0.0
-            signs[size] = 1.0 if u[i] > 0 else -1.0
-            joined[i] = True
+def _grow(support: Support, work: Work, gauge: float, size: int) -> int:
+    """Let the worst violators join with value 0 and the sign of u; return the new size."""
+    u, excess, member = work.u, work.excess, support.member
+    most = min(size + JOIN, support.inverse.shape[0])
+    for k in range(_list_above(excess, 1.0 + FRACTION * (gauge - 1.0), work.listed)):
+        i = work.listed[k]
+        if excess[i] > 1.0 and not member[i] and size < most:
+            support.active[size] = i
+            support.z[size] = 0.0
+            support.signs[size] = 1.0 if u[i] > 0 else -1.0
+            member[i] = True
             size += 1
     return size
 
 
+# Search: solving on the support ---------------------------------------------------------------
+
+
 @_inlined
 def _enter(
-    gram: Array, active: Array, z: Array, signs: Array, joined: Array, column: Array, image: Array,
-    inverse_gram: Array, known: int, size: int,
-) -> tuple[int, bool]:  # fmt: skip
-    """Take those that joined, at `known` to `size`, into the inverse.
+    problem: Problem, support: Support, work: Work, known: int, size: int
+) -> tuple[int, bool]:
+    """Border the inverse by the atoms at positions `known` to `size`, which have just joined.
 
-    An atom that depends on the solved support changes places with one of it (`_exchange`); one
-    that depends on others that joined with it waits for its turn. Returns the new size, and False
-    if neither could be done.
+    An atom that depends on the solved support replaces one atom of it (`_exchange`); one that
+    depends on others that joined with it leaves again, and may join in a later round.
+
+    Returns
+    -------
+    tuple
+        The new size, and False if an atom could be neither added nor exchanged.
     """
+    active, member, inverse = support.active, support.member, support.inverse
     first = known
     while known < size:
-        if _insert(gram, active, known, column, image, inverse_gram):
+        if _insert(problem, support, work, known):
             known += 1
             continue
         if known == first:
-            leaving = _exchange(z, signs, image, known)
+            leaving = _exchange(support.z, support.signs, work.target, known)
             if leaving < 0:
                 return size, False
-            joined[active[leaving]] = False
-            _delete(inverse_gram, leaving, known, column)
+            member[active[leaving]] = False
+            _delete(inverse, leaving, known, work.rhs)
             known -= 1
             first = known
-            _move(active, z, signs, known, leaving)
-            _move(active, z, signs, known + 1, known)
-            _move(active, z, signs, size - 1, known + 1)
+            _move(support, known, leaving)
+            _move(support, known + 1, known)
+            _move(support, size - 1, known + 1)
         else:
-            joined[active[known]] = False
-            _move(active, z, signs, size - 1, known)
+            member[active[known]] = False
+            _move(support, size - 1, known)
         size -= 1
     return size, True
 
 
 @_inlined
-def _move(active: Array, z: Array, signs: Array, source: int, target: int) -> None:
-    active[target], z[target], signs[target] = active[source], z[source], signs[source]
+def _move(support: Support, source: int, target: int) -> None:
+    """Copy an entry of the support to another position."""
+    support.active[target] = support.active[source]
+    support.z[target] = support.z[source]
+    support.signs[target] = support.signs[source]
 
 
 @_compiled
 def _exchange(z: Array, signs: Array, image: Array, known: int) -> int:
-    """Move along a direction that leaves the residual as it is, until a coefficient is zero.
+    """Move along a direction that does not change the residual, until a coefficient is zero.
 
-    The new atom equals the combination `image` of the solved support, so adding t times its sign
-    to its coefficient and taking as much off the others changes only the penalty, which falls
-    since the atom violates its bound. Returns who reaches zero first, or -1.
+    The new atom, at position `known`, equals the combination `image` of the solved support. Adding
+    t times its sign to its coefficient and subtracting the same combination from the others changes
+    only the penalty, which decreases because the atom violates its bound.
+
+    Returns
+    -------
+    int
+        The position that reaches zero first, or -1.
     """
     sign = signs[known]
     step, leaving = 1e300, -1
@@ -330,18 +435,18 @@ def _exchange(z: Array, signs: Array, image: Array, known: int) -> int:
 
 
 @_inlined
-def _solve_support(
-    c: Array, lam: Array, active: Array, z: Array, signs: Array, target: Array, rhs: Array,
-    inverse_gram: Array, joined: Array, size: int,
-) -> int:  # fmt: skip
-    """Minimise over the support: solve, step to the first sign change, drop it, solve again.
+def _solve_support(problem: Problem, support: Support, work: Work, c: Array, size: int) -> int:
+    """Minimise over the support; return its size.
 
-    The objective falls with every step. Returns the size of the support.
+    Solve, step to the first sign change, drop that atom, and solve again. The objective decreases
+    with every step.
     """
+    lam, active, z, signs = problem.lam, support.active, support.z, support.signs
+    target, rhs = work.target, work.rhs
     while size > 0:
         for k in range(size):
             rhs[k] = c[active[k]] - lam[active[k]] * signs[k]
-        _multiply(inverse_gram, rhs, size, target)
+        _multiply(support.inverse, rhs, size, target)
         step, leaving = 1.0, -1
         for k in range(size):
             if target[k] * signs[k] <= 0:
@@ -352,66 +457,66 @@ def _solve_support(
             z[k] += step * (target[k] - z[k])
         if leaving < 0:
             break
-        joined[active[leaving]] = False
-        _delete(inverse_gram, leaving, size, rhs)
+        support.member[active[leaving]] = False
+        _delete(support.inverse, leaving, size, rhs)
         size -= 1
-        active[leaving], z[leaving], signs[leaving] = active[size], z[size], signs[size]
+        _move(support, size, leaving)
     return size
 
 
 @_inlined
 def _padded(size: int) -> int:
-    """Rows are worked on in full vectors: a scalar remainder would cost more than it saves."""
+    """Length of a row in full vectors: a scalar remainder would cost more than it saves."""
     return (size + PAD - 1) // PAD * PAD
 
 
 @_inlined
-def _multiply(inverse_gram: Array, values: Array, size: int, product: Array) -> None:
+def _multiply(inverse: Array, values: Array, size: int, product: Array) -> None:
     """``product = G_AA^{-1} values``, as a sum of rows, since the matrix is symmetric."""
     width = _padded(size)
     for p in range(width):
         product[p] = 0.0
     for k in range(size):
-        row = inverse_gram[k]
+        row = inverse[k]
         value = values[k]
         for p in range(width):
             product[p] += value * row[p]
 
 
 @_inlined
-def _insert(
-    gram: Array, active: Array, size: int, column: Array, image: Array, inverse_gram: Array
-) -> bool:
-    """Border the inverse by the atom ``active[size]``; False if it depends on the others.
+def _insert(problem: Problem, support: Support, work: Work, size: int) -> bool:
+    """Border the inverse by the atom ``active[size]``; return False if it depends on the others.
 
     With g the new column of G_AA, ``h = B g`` and ``s = G_ii - g'h``, the inverse B becomes
-    ``[[B + h h'/s, -h/s], [-h'/s, 1/s]]``.
+    ``[[B + h h'/s, -h/s], [-h'/s, 1/s]]``. `Work.target` receives h.
     """
-    atom = gram[active[size]]
+    active, inverse = support.active, support.inverse
+    column, image = work.rhs, work.target
+    atom = problem.gram[active[size]]
     diagonal = np.float64(atom[active[size]])
     for k in range(size):
         column[k] = atom[active[k]]
-    _multiply(inverse_gram, column, size, image)
+    _multiply(inverse, column, size, image)
     pivot = diagonal
     for k in range(size):
         pivot -= column[k] * image[k]
     # the inverse magnifies rounding by diagonal / pivot, in the next pivot too: hence the root
-    if pivot <= 8 * np.sqrt(np.finfo(gram.dtype).eps) * diagonal:
+    if pivot <= 8 * np.sqrt(np.finfo(problem.gram.dtype).eps) * diagonal:
         return False
     width = _padded(size + 1)
     for p in range(size, width):
         image[p] = 0.0
     image[size] = -1.0
     scale = 1.0 / pivot
-    new = inverse_gram[size]
+    new = inverse[size]
     for p in range(width):
         new[p] = 0.0
-    if size % PAD == 0:  # the rows reach into a stretch that was not used before
+    if size % PAD == 0:  # the rows become longer by one vector
         for k in range(size):
             for p in range(size, width):
-                inverse_gram[k, p] = 0.0
+                inverse[k, p] = 0.0
     for k in range(size + 1):
-        row = inverse_gram[k]
+        row = inverse[k]
         factor = scale * image[k]
         for p in range(width):
             row[p] += factor * image[p]
@@ -419,43 +524,48 @@ def _insert(
 
 
 @_inlined
-def _delete(inverse_gram: Array, leaving: int, size: int, column: Array) -> None:
-    """Take an atom out of the inverse, ``B <- B - b b'/b_j``, and move the last one there."""
+def _delete(inverse: Array, leaving: int, size: int, column: Array) -> None:
+    """Remove an atom from the inverse, ``B <- B - b b'/b_j``; the last one takes its place."""
     width = _padded(size)
     last = size - 1
-    scale = -1.0 / inverse_gram[leaving, leaving]
+    scale = -1.0 / inverse[leaving, leaving]
     for p in range(width):
-        column[p] = inverse_gram[leaving, p]
+        column[p] = inverse[leaving, p]
     for k in range(size):
-        row = inverse_gram[k]
+        row = inverse[k]
         factor = scale * column[k]
         for p in range(width):
             row[p] += factor * column[p]
     for p in range(width):
-        inverse_gram[leaving, p] = inverse_gram[last, p]
+        inverse[leaving, p] = inverse[last, p]
     for k in range(size):
-        inverse_gram[k, leaving] = inverse_gram[k, last]
-        inverse_gram[k, last] = 0.0
+        inverse[k, leaving] = inverse[k, last]
+        inverse[k, last] = 0.0
+
+
+# Finish: certificate, refinement, coordinate descent ------------------------------------------
 
 
 @_inlined
 def _store(
-    x: Array, energy: float, atoms: Array, lam: Array, ridge: Array,
-    nonnegative: bool, code: Array, active: Array, z: Array, target: Array, size: int,
-    excess: Array, listed: Array, rounding: float, largest: float, steepest: float,
-    residual: Array, moved: float,
+    problem: Problem, support: Support, work: Work, x: Array, code: Array, energy: float,
+    size: int, moved: float,
 ) -> tuple[float, float]:  # fmt: skip
-    """Write the code and certify what was written, in float64.
+    """Write the code and return objective and gap of what was written, in float64.
 
     The dual point is the residual r of z before it is rounded to the stored code, scaled by
     ``k = 1 / max(1, gauge)``. With ``d = z - code`` the residual of the code is ``r + d D``, and
 
         gap = 1/2 ||(1 - k) r + d D||^2 + sum_i (lam_i |code_i| - k code_i u_i),
 
-    where ``||d D||^2`` is replaced by a bound. Off the support most correlations of the search
-    are so far below lam that their error cannot matter; the others are computed anew. `target`
-    returns the exact correlations on the support.
+    where ``||d D||^2`` is replaced by a bound. Off the support most correlations of the search are
+    so far below lam that their error cannot matter; the others are computed again. `moved` is the
+    1-norm of the change of z since the search. `Work.target` receives the exact correlations on the
+    support.
     """
+    atoms, lam, ridge, nonnegative = problem.atoms, problem.lam, problem.ridge, problem.nonnegative
+    active, z, residual = support.active, support.z, work.residual
+    largest = problem.largest
     m = x.shape[0]
     code[:] = 0
     for i in range(m):
@@ -464,33 +574,33 @@ def _store(
     quadratic = 0.0
     for j in range(m):
         quadratic += residual[j] * residual[j]
-    gauge, charge, product, cross, total, lost = 1.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    gauge, penalty, product, cross, total, lost = 1.0, 0.0, 0.0, 0.0, 0.0, 0.0
     for k in range(size):
         i = active[k]
         code[i] = z[k]
         value = np.float64(code[i])
         exact = _dot(atoms[i], residual) - ridge[i] * z[k]
-        target[k] = exact
+        work.target[k] = exact
         quadratic += ridge[i] * z[k] * z[k]
-        charge += lam[i] * abs(value)
+        penalty += lam[i] * abs(value)
         product += exact * value
         cross += exact * (z[k] - value)
         total += abs(z[k])
         lost += abs(z[k] - value)
         gauge = max(gauge, (exact if nonnegative else abs(exact)) / lam[i])
-    margin = rounding * (np.sqrt(energy * largest) + total * largest) + moved * largest
-    for k in range(_list_above(excess, 1.0 - margin * steepest, listed)):
-        i = listed[k]
+    margin = problem.rounding * (np.sqrt(energy * largest) + total * largest) + moved * largest
+    for k in range(_list_above(work.excess, 1.0 - margin * problem.steepest, work.listed)):
+        i = work.listed[k]
         if code[i] == 0:
             exact = _dot(atoms[i], residual)
             gauge = max(gauge, (exact if nonnegative else abs(exact)) / lam[i])
     scale = 1.0 / gauge
     slack = 1.0 - scale
     second = lost * lost * largest
-    objective = 0.5 * (quadratic + 2.0 * cross + second) + charge
+    objective = 0.5 * (quadratic + 2.0 * cross + second) + penalty
     gap = 0.5 * (slack * slack * quadratic + 2.0 * slack * cross + second)
-    gap += charge - scale * product
-    return objective, max(gap, 0.0) + 16 * np.finfo(np.float64).eps * objective
+    gap += penalty - scale * product
+    return objective, max(gap, 0.0) + ROUNDING * objective
 
 
 @_inlined
@@ -522,14 +632,17 @@ def _dot(atom: Array, residual: Array) -> float:
 
 
 @_compiled
-def _refine(
-    lam: Array, active: Array, z: Array, signs: Array, target: Array,
-    rhs: Array, inverse_gram: Array, size: int,
-) -> float:  # fmt: skip
-    """One step of iterative refinement on the support; returns how far the code moved."""
+def _refine(problem: Problem, support: Support, work: Work, size: int) -> float:
+    """Take one step of iterative refinement on the support; return how far the code moved.
+
+    The search rounds to its dtype; the correlations in `Work.target` are exact. `Work.dense`
+    receives a copy of z before the step.
+    """
+    z, signs, target, rhs = support.z, support.signs, work.target, work.rhs
     for k in range(size):
-        rhs[k] = target[k] - lam[active[k]] * signs[k]
-    _multiply(inverse_gram, rhs, size, target)
+        work.dense[k] = z[k]
+        rhs[k] = target[k] - problem.lam[support.active[k]] * signs[k]
+    _multiply(support.inverse, rhs, size, target)
     moved = 0.0
     for k in range(size):
         refined = z[k] + target[k]
@@ -541,27 +654,31 @@ def _refine(
 
 @_compiled
 def _descend(
-    x: Array, atoms: Array, gram: Array, lam: Array, nonnegative: bool, energy: float,
-    active: Array, z: Array, size: int, dense: Array, u: Array, tol: float, max_iter: int,
-) -> tuple[int, int]:  # fmt: skip
-    """Cyclic coordinate descent in float64, for supports whose atoms depend on each other.
+    problem: Problem, support: Support, work: Work, x: Array, energy: float, size: int, most: int
+) -> tuple[int, int]:
+    """Cyclic coordinate descent in float64, at most `most` sweeps, for dependent atoms.
 
-    Returns the size of the support and the number of sweeps.
+    Starts from the support and replaces it. `Work.u` and `Work.excess` receive the correlations of
+    the result.
+
+    Returns
+    -------
+    tuple
+        The size of the support and the number of sweeps.
     """
+    gram, lam, nonnegative = problem.exact_gram, problem.lam, problem.nonnegative
+    dense, u = work.dense, work.exact_u
     q = dense.shape[0]
     dense[:] = 0.0
     for k in range(size):
-        dense[active[k]] = z[k]
+        dense[support.active[k]] = support.z[k]
     for i in range(q):
-        entry = 0.0
-        for j in range(x.shape[0]):
-            entry += atoms[i, j] * np.float64(x[j])
-        u[i] = entry
+        u[i] = _dot_signal(problem.atoms[i], x)
     for k in range(size):
         for i in range(q):
-            u[i] -= z[k] * gram[active[k], i]
+            u[i] -= support.z[k] * gram[support.active[k], i]
     sweeps = 0
-    while sweeps < max_iter:
+    while sweeps < most:
         sweeps += 1
         for i in range(q):
             pull = u[i] + gram[i, i] * dense[i]
@@ -575,24 +692,40 @@ def _descend(
                 row = gram[i]
                 for j in range(q):
                     u[j] -= change * row[j]
-        gauge, charge, product, fit = 1.0, 0.0, 0.0, 0.0
-        for i in range(q):
-            gauge = max(gauge, (u[i] if nonnegative else abs(u[i])) / lam[i])
-            charge += lam[i] * abs(dense[i])
-            product += u[i] * dense[i]
-            entry = 0.0
-            for j in range(x.shape[0]):
-                entry += atoms[i, j] * np.float64(x[j])
-            fit += entry * dense[i]
-        square = max(energy - fit - product, 0.0)
-        scale = 1.0 / gauge
-        bound = 0.5 * (1.0 - scale) ** 2 * square + charge - scale * product
-        if bound <= 0.25 * tol * (0.5 * square + charge):
+        if _descent_is_over(problem, work, x, energy):
             break
     size = 0
     for i in range(q):
+        work.u[i] = u[i]
+        support.member[i] = False
         if dense[i] != 0.0:
-            active[size] = i
-            z[size] = dense[i]
+            support.active[size] = i
+            support.z[size] = dense[i]
             size += 1
+    _gauge(problem, work)
     return size, sweeps
+
+
+@_compiled
+def _descent_is_over(problem: Problem, work: Work, x: Array, energy: float) -> bool:
+    """Whether the gap of the code in `Work.dense` is at most a quarter of what `tol` allows."""
+    lam, dense, u = problem.lam, work.dense, work.exact_u
+    gauge, penalty, product, fit = 1.0, 0.0, 0.0, 0.0
+    for i in range(dense.shape[0]):
+        gauge = max(gauge, (u[i] if problem.nonnegative else abs(u[i])) / lam[i])
+        penalty += lam[i] * abs(dense[i])
+        product += u[i] * dense[i]
+        fit += _dot_signal(problem.atoms[i], x) * dense[i]
+    square = max(energy - fit - product, 0.0)
+    scale = 1.0 / gauge
+    bound = 0.5 * (1.0 - scale) ** 2 * square + penalty - scale * product
+    return bound <= 0.25 * problem.tol * (0.5 * square + penalty)
+
+
+@_inlined
+def _dot_signal(atom: Array, x: Array) -> float:
+    """Correlation of an atom with a signal of its dtype, in float64."""
+    product = 0.0
+    for j in range(x.shape[0]):
+        product += atom[j] * np.float64(x[j])
+    return product

@@ -1,10 +1,10 @@
 """Exact codes of NMF: non-negative least squares by the Lasso's active sets.
 
-The quickest kernel needs a positive weight on every coefficient. It is given one of 1e-12 for
-signals of unit norm, in float64. What it finds is certified for the problem without a weight. Rows
-that are not optimal enough, such as sums of atoms, whose objective is zero, are solved once more on
-their support without it; those that are still not (dictionaries close to singular) go on by FISTA,
-unless what is missing is a matter of rounding.
+The fastest kernel needs a positive weight on every coefficient. It gets a weight of 1e-12, for
+signals of unit norm, in float64, and its codes are certified for the problem without a weight. Rows
+that miss the tolerance, such as sums of atoms, whose objective is zero, are solved again on their
+support without the weight. Rows that still miss it (dictionaries close to singular) continue with
+FISTA, unless the remaining gap is rounding.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ __all__ = ["NONNEGATIVE"]
 
 #: the weight, for signals and atoms of unit norm
 WEIGHT = 1e-12
-#: gaps below this part of the objective at zero are the weight's and rounding's
+#: gaps below this fraction of the objective at zero are due to the weight and to rounding
 ROUNDING = 1e-11
-#: numbers that the systems of a batch hold at most
+#: the largest number of entries in a batch of linear systems
 MOST_NUMBERS = 2**24
 
 
@@ -35,31 +35,29 @@ def _run(problem: Problem) -> Result:
     model, x = problem.model.to(torch.float64), problem.x.double()
     norms = x.norm(dim=1, keepdim=True).clamp_min(torch.finfo(x.dtype).tiny)
     init = None if problem.init is None else problem.init.double() / norms
-    # an active set takes a few rounds an atom; more are spent on rounding
+    # an active set takes a few rounds per atom; further rounds only fight rounding
     rounds = min(problem.max_iter, 3 * model.code_size + 50)
-    own = replace(problem, model=_weighted(model), x=x / norms, init=init, max_iter=rounds)
-    found = COORDINATE.run(own)
-    codes, iterations = found.codes * norms, found.iterations
+    weighted = replace(problem, model=_weighted(model), x=x / norms, init=init, max_iter=rounds)
+    lasso = COORDINATE.run(weighted)
+    codes, iterations = lasso.codes * norms, lasso.iterations
     certificate = Certificate(model)
     objective, gap = certificate.evaluate(x, codes)
-    left = ~is_met(gap, objective, problem.tol, problem.x.dtype)
-    if bool(left.any()):
-        codes[left] = _on_support(model, x[left], codes[left])
-        objective[left], gap[left] = certificate.evaluate(x[left], codes[left])
-    left = ~is_met(gap, objective, problem.tol, problem.x.dtype)
-    left &= gap > ROUNDING * norms[:, 0].square() / 2
-    if bool(left.any()):
-        rest = RESTART.run(replace(problem, model=model, x=x[left], init=codes[left]))
-        assert rest.objective is not None
-        assert rest.gap is not None
-        codes[left], objective[left], gap[left] = rest.codes, rest.objective, rest.gap
+    missed = ~is_met(gap, objective, problem.tol, problem.x.dtype)
+    if bool(missed.any()):
+        codes[missed] = _on_support(model, x[missed], codes[missed])
+        objective[missed], gap[missed] = certificate.evaluate(x[missed], codes[missed])
+    missed = ~is_met(gap, objective, problem.tol, problem.x.dtype)
+    missed &= gap > ROUNDING * norms[:, 0].square() / 2
+    if bool(missed.any()):
+        rest = RESTART.run(replace(problem, model=model, x=x[missed], init=codes[missed]))
+        codes[missed], objective[missed], gap[missed] = rest.codes, rest.objective, rest.gap
         iterations += rest.iterations
     codes, objective, gap = round_codes(model, problem.x, codes, objective, gap)
     return Result(codes, iterations, objective, gap)
 
 
 def _on_support(model: SparseModel, x: Tensor, codes: Tensor) -> Tensor:
-    """Least squares on the support of each row, where that is better and not negative."""
+    """Least squares on the support of each row, where it is non-negative and better."""
     gram = model.Q
     size, result = len(gram), codes.clone()
     rows = max(1, MOST_NUMBERS // size**2)
@@ -68,15 +66,16 @@ def _on_support(model: SparseModel, x: Tensor, codes: Tensor) -> Tensor:
         support = (codes[part] > 0).double()
         systems = gram * support[:, :, None] * support[:, None]
         systems = systems + torch.diag_embed(1 - support)
-        found, info = torch.linalg.solve_ex(systems, support * (x[part] @ model.dictionary.T))
-        better = (info == 0) & (found >= 0).all(dim=1)
-        found = torch.where(better[:, None], found, codes[part])
-        better = model.objective(x[part], found) <= model.objective(x[part], codes[part])
-        result[part] = torch.where(better[:, None], found, codes[part])
+        solved, info = torch.linalg.solve_ex(systems, support * (x[part] @ model.dictionary.T))
+        feasible = (info == 0) & (solved >= 0).all(dim=1)
+        solved = torch.where(feasible[:, None], solved, codes[part])
+        better = model.objective(x[part], solved) <= model.objective(x[part], codes[part])
+        result[part] = torch.where(better[:, None], solved, codes[part])
     return result
 
 
 def _weighted(model: SparseModel) -> SparseModel:
+    """Return the model with a negligible weight on every coefficient."""
     size = float(model.dictionary.norm(dim=1).max())
     penalty: Penalty = L1(WEIGHT * size, nonnegative=True)
     if model.curvature is not None:
@@ -86,13 +85,10 @@ def _weighted(model: SparseModel) -> SparseModel:
 
 def _misfit(model: SparseModel) -> str | None:
     sign = model.penalty.sign_constraint(model.code_size)
-    if (
-        sign is None
-        or not bool(sign.all())
-        or bool(model.nonsmooth.penalised(model.code_size).any())
-    ):
+    weighted = model.nonsmooth.penalised(model.code_size)
+    if sign is None or not bool(sign.all()) or bool(weighted.any()):
         return "non-negative codes without a weight (NMF)"
-    return gram_misfit(_weighted(model))
+    return gram_misfit(model)
 
 
 NONNEGATIVE = Solver("nonnegative", _run, _misfit, max_iter=10_000)

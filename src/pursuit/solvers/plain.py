@@ -1,9 +1,9 @@
-"""The plain iterations, step by step as the paper has them, on a whole batch.
+"""The plain iterations of the paper, on a whole batch.
 
-All four share one candidate ``y = prox(z - gradient / L)``: ista takes it whole, fista takes it
-from an extrapolated point, greedy takes its largest change, block_greedy its largest block.
-An encoder that is not trained yet is one of these, cut off after T steps. They run in the
-model's normalised coordinates.
+All four compute a candidate ``y = prox(z - gradient / L)``: ista accepts all of it, fista computes
+it at an extrapolated point, greedy accepts its largest change, block_greedy its largest block.
+An untrained encoder with T layers is T steps of one of them. They run in the model's normalised
+coordinates.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .solution import Problem, Result, Solver
 
 __all__ = ["PLAIN", "iterates"]
 
-#: how many steps pass between two looks at the certificate
+#: the number of steps between two evaluations of the certificate
 CHECK_EVERY = 10
 
 Iterates = Callable[[SparseModel, Tensor, Tensor, Tensor | None], Iterator[Tensor]]
@@ -71,7 +71,7 @@ def block_greedy(model: SparseModel, x: Tensor, z: Tensor, mask: Tensor | None) 
 def iterates(
     name: str, model: SparseModel, x: Tensor, init: Tensor | None = None
 ) -> Iterator[Tensor]:
-    """The codes after 1, 2, 3, ... steps of a plain iteration, without end.
+    """Yield the codes after 1, 2, 3, ... steps of a plain iteration, without end.
 
     Examples
     --------
@@ -88,20 +88,20 @@ def iterates(
 
 
 def _run(name: str, problem: Problem) -> Result:
-    model, x = problem.model, problem.x
-    inner = model.normalised
+    model, x, mask = problem.model, problem.x, problem.mask
     z = x.new_zeros(len(x), model.code_size)
     if problem.init is not None:
         z = model.to_normalised(problem.init)
-    steps = _ITERATES[name](inner, x, z, problem.mask)
-    certificate = Certificate(inner)
+    steps = _ITERATES[name](model.normalised, x, z, mask)
+    certificate = Certificate(model)
     for count in range(1, problem.max_iter + 1):
         z = next(steps)
-        if problem.tol > 0 and count % CHECK_EVERY == 0:
-            objective, gap = certificate.evaluate(x, z, problem.mask)
+        if count == problem.max_iter or (problem.tol > 0 and count % CHECK_EVERY == 0):
+            codes = model.from_normalised(z)
+            objective, gap = certificate.evaluate(x, codes, mask)
             if bool(is_met(gap, objective, problem.tol, x.dtype).all()):
-                return Result(model.from_normalised(z), count)
-    return Result(model.from_normalised(z), problem.max_iter)
+                break
+    return Result(codes, count, objective, gap)
 
 
 def _fits_all(model: SparseModel) -> str | None:

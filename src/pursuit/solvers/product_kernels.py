@@ -1,22 +1,15 @@
-"""Correlations of a tile with the atoms, computed on the thread that needs them.
+"""Correlations of a tile with the atoms, computed on the calling thread.
 
-A BLAS call would do, but its own threads keep spinning for milliseconds after it and take the
-cores from the kernels that run next.
+BLAS is not used here when it has several threads: they spin for milliseconds after a call, on the
+cores that the other tiles need.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-from numba import njit
-
-Array = np.ndarray[Any, Any]
-
-_FAST = {"reassoc", "contract", "arcp", "nsz"}
+from .._numba import Array, compiled
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=_FAST)
+@compiled
 def correlate(x: Array, atoms: Array, out: Array) -> None:
     """``out = x atoms'`` in the dtype of `out`; four signals by two atoms at a time."""
     n, m = x.shape
@@ -48,7 +41,7 @@ def correlate(x: Array, atoms: Array, out: Array) -> None:
             _one(x, atoms, out, row, j)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=_FAST)
+@compiled
 def _one(x: Array, atoms: Array, out: Array, row: int, atom: int) -> None:
     value = out.dtype.type(0)
     for i in range(x.shape[1]):

@@ -1,7 +1,7 @@
-"""FISTA with restart: the solver for everything that has no kernel of its own.
+"""FISTA with restart: the solver for every model without a compiled kernel.
 
-Runs in float64 and in tiles. A row restarts its momentum when it starts to climb (O'Donoghue
-and Candes' gradient test) and leaves the batch as soon as it is certified.
+Runs in float64 and in tiles. The momentum of a row restarts when the objective begins to increase
+(the gradient test of O'Donoghue and Candes), and a row leaves the batch once it is certified.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from .solution import Problem, Result, Solver
 
 __all__ = ["RESTART"]
 
-#: rows that are iterated together
+#: the number of rows that are iterated together
 TILE = 1024
-#: the first look at the certificate, and by what factor the next one is later
+#: the step of the first certificate, and the factor from one to the next
 FIRST_CHECK, CHECK_GROWTH = 16, 1.3
 
 
@@ -54,7 +54,7 @@ def _solve_tile(
     step = 1 / model.step_constant
     thresholds = model.nonsmooth.thresholds(step)
     check = min(FIRST_CHECK, max_iter)
-    # rounding the codes to the data's dtype costs a little of what was certified
+    # rounding the codes to the dtype of the data costs a little of the certified accuracy
     tol = 0.9 * tol
     for count in range(1, max_iter + 1):
         new = model.nonsmooth.shrink(y - step * model.gradient(x, y, mask), thresholds)

@@ -1,4 +1,4 @@
-"""What a solver returns, and what a solver is to `solve`."""
+"""The interface between `solve` and the solvers: problem, result, solver, solution."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Problem", "Result", "Solution", "Solver"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Solution:
-    """Codes with the proof of their accuracy.
+    """Codes with a certificate of their accuracy.
 
     Attributes
     ----------
@@ -31,7 +31,7 @@ class Solution:
     converged
         Whether ``gap <= tol max(objective, eps)``, shape (n,).
     method
-        The solver that was used.
+        The name of the solver.
     """
 
     codes: Tensor
@@ -43,8 +43,11 @@ class Solution:
 
     @property
     def relative_gap(self) -> Tensor:
-        """``gap / objective`` of each row, the quantity that `tol` bounds."""
-        return self.gap / self.objective.clamp_min(torch.finfo(torch.float64).tiny)
+        """``gap / max(objective, eps)`` of each row, the quantity that `tol` bounds.
+
+        eps is the rounding unit of the dtype of the codes.
+        """
+        return self.gap / self.objective.clamp_min(torch.finfo(self.codes.dtype).eps)
 
     def __repr__(self) -> str:
         return (
@@ -56,7 +59,7 @@ class Solution:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What a solver is given: everything checked, on one device and in one dtype."""
+    """The input of a solver: validated, on one device and in one dtype."""
 
     model: SparseModel
     x: Tensor
@@ -68,30 +71,31 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What a solver hands back to `solve`; without objective and gap, `solve` certifies."""
+    """The output of a solver, see `Solution`; objective and gap are those of the codes."""
 
     codes: Tensor
     iterations: int
-    objective: Tensor | None = None
-    gap: Tensor | None = None
+    objective: Tensor
+    gap: Tensor
 
 
 @dataclass(frozen=True)
 class Solver:
-    """A method by name, with what it needs.
+    """A method, its requirements and its defaults.
 
     Attributes
     ----------
     name
-        What the user asks for.
+        The name for `solve`.
     run
-        From a problem to its codes.
+        The function that solves a problem.
     misfit
-        What the model lacks for this solver, as the end of a sentence, or None if it fits.
+        Returns what a model lacks for this solver, as the end of the sentence "it needs ...", or
+        None if the model fits.
     max_iter
-        The number of iterations if the user gives none.
+        The default number of iterations.
     masks
-        Whether it can leave out unobserved entries.
+        Whether the solver accepts a mask.
     """
 
     name: str
@@ -99,3 +103,7 @@ class Solver:
     misfit: Callable[[SparseModel], str | None]
     max_iter: int
     masks: bool = False
+
+    def accepts(self, model: SparseModel, masked: bool) -> bool:
+        """Whether the solver fits a model, with a mask if `masked`."""
+        return (self.masks or not masked) and self.misfit(model) is None

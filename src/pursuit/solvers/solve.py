@@ -1,4 +1,4 @@
-"""`solve`: one entry for all solvers, and the choice among them."""
+"""`solve`: the common entry of all solvers, and the choice among them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .._checks import ArrayLike, as_codes, as_signals, require_choice
-from ..certificates import Certificate, is_met
+from ..certificates import is_met
 from ..models import SparseModel, require_model
 from .block import BLOCK_COORDINATE
 from .coordinate import COORDINATE
@@ -51,11 +51,11 @@ def solve(
     Parameters
     ----------
     model
-        What is minimised.
+        The model, which defines the objective.
     x
         Signals, shape (n, m), float32 or float64; the computation follows its dtype.
     method
-        "auto" takes the quickest solver that fits the model; `Solution.method` tells which.
+        "auto" takes the fastest solver that fits the model; `Solution.method` is its name.
         The plain iterations, without restart: "ista", "fista", "greedy", "block_greedy".
         The fast exact ones: "coordinate" (Lasso), "block_coordinate" (group Lasso, HiLasso),
         "nonnegative" (NMF), "newton" and "huber_fista" (robust PCA and NMF), "restart" (FISTA
@@ -64,11 +64,11 @@ def solve(
         A row has converged when ``gap <= tol max(objective, eps)``, where eps is the rounding
         unit of the dtype. With 0 the plain iterations make exactly `max_iter` steps.
     max_iter
-        The most iterations; by default what suits the method.
+        The largest number of iterations; the default depends on the method.
     init
-        Codes to start from, or a function (an encoder) that gives them for x.
+        Codes to start from, or a function (an encoder) that computes them from x.
     mask
-        Optional, True where x is observed; the data term leaves out the rest.
+        Optional, True where x is observed; other entries do not enter the data term.
 
     Returns
     -------
@@ -93,50 +93,49 @@ def solve(
     start = None
     if init is not None:
         with torch.no_grad():
-            given = init(signals) if callable(init) else init
-        start = as_codes(given, len(signals), signals, model.code_size, "init").detach()
-    solver = choose(model, masked=observed is not None) if method == "auto" else METHODS[method]
-    _require_fit(solver, model, masked=observed is not None)
+            codes = init(signals) if callable(init) else init
+        start = as_codes(codes, len(signals), signals, model.code_size, "init").detach()
+    masked = observed is not None
+    solver = choose(model, masked) if method == "auto" else _fitting(method, model, masked)
     logger.debug("solving %r with %s", model, solver.name)
     problem = Problem(
         model=model.to(signals.dtype),
         x=signals,
         mask=observed,
         init=start,
-        tol=tol,
+        tol=float(tol),
         max_iter=solver.max_iter if max_iter is None else max_iter,
     )
     with torch.no_grad():
         result = solver.run(problem)
-    objective, gap = result.objective, result.gap
-    if objective is None or gap is None:
-        objective, gap = Certificate(model).evaluate(signals, result.codes, observed)
     return Solution(
         codes=result.codes,
-        objective=objective,
-        gap=gap,
+        objective=result.objective,
+        gap=result.gap,
         iterations=result.iterations,
-        converged=is_met(gap, objective, tol, signals.dtype),
+        converged=is_met(result.gap, result.objective, tol, signals.dtype),
         method=solver.name,
     )
 
 
 def choose(model: SparseModel, masked: bool = False) -> Solver:
-    """The quickest solver that fits the model."""
-    robust = NEWTON if prefers_newton(model) else HUBER_FISTA
-    for solver in (robust, COORDINATE, BLOCK_COORDINATE, NONNEGATIVE):
-        if solver.misfit(model) is None and (solver.masks or not masked):
-            return solver
+    """Return the fastest solver that fits the model, for signals with a mask if `masked`."""
+    for solver in (NEWTON, COORDINATE, BLOCK_COORDINATE, NONNEGATIVE):
+        if solver.accepts(model, masked):
+            return HUBER_FISTA if solver is NEWTON and not prefers_newton(model) else solver
     return RESTART
 
 
-def _require_fit(solver: Solver, model: SparseModel, masked: bool) -> None:
+def _fitting(method: str, model: SparseModel, masked: bool) -> Solver:
+    """Return a solver by its name, or raise an error that lists the ones that fit."""
+    solver = METHODS[method]
     missing = solver.misfit(model)
     if missing is None and masked and not solver.masks:
         missing = "fully observed signals (it takes no mask)"
     if missing is not None:
-        fitting = [s.name for s in METHODS.values() if s.misfit(model) is None]
+        fitting = [name for name, other in METHODS.items() if other.accepts(model, masked)]
         raise ValueError(
-            f"method {solver.name!r} does not fit {type(model).__name__}: it needs {missing}; "
+            f"method {method!r} does not fit {type(model).__name__}: it needs {missing}; "
             f"these fit: {', '.join(fitting)}"
         )
+    return solver

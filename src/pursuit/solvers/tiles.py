@@ -12,64 +12,57 @@ from torch import Tensor
 
 from .solution import Problem, Result
 
-__all__ = ["Array", "Rows", "as_array", "correlations", "for_each_tile"]
+__all__ = ["Array", "Rows", "as_array", "correlations", "run"]
 
 Array = np.ndarray[Any, Any]
 
-#: rows that one thread works on at a time: a tile and its scratch stay in the cache
+#: rows that one thread solves at a time, so that a tile and its scratch memory stay in the cache
 TILE = 512
 
 
-def as_array(tensor: Tensor) -> Array:
-    """A tensor as a contiguous array, without a copy where none is needed."""
-    return np.ascontiguousarray(tensor.detach().cpu().numpy())
-
-
 class Rows(NamedTuple):
-    """What a kernel writes for some rows; `codes` holds the start before it runs."""
+    """What a kernel writes for some rows; `codes` holds the start on entry."""
 
     codes: Array
     objective: Array
     gap: Array
     iterations: Array
 
-    @classmethod
-    def of(cls, problem: Problem) -> Rows:
-        """Room for the whole batch, with the user's start or zero."""
-        n, size = len(problem.x), problem.model.code_size
-        codes = problem.x.new_zeros(n, size) if problem.init is None else problem.init.clone()
-        return cls(as_array(codes), np.empty(n), np.empty(n), np.empty(n, np.int64))
-
-    def part(self, rows: slice) -> Rows:
+    def take(self, rows: slice | Array) -> Rows:
+        """Return some of the rows: views of a slice, copies of rows given by their indices."""
         return Rows(*(array[rows] for array in self))
 
-    def result(self) -> Result:
-        return Result(
-            codes=torch.from_numpy(self.codes),
-            iterations=int(self.iterations.max()),
-            objective=torch.from_numpy(self.objective),
-            gap=torch.from_numpy(self.gap),
-        )
+
+def run(solve_tile: Callable[[Array, Rows], None], problem: Problem) -> Result:
+    """Solve all rows of a problem by a function that solves the rows of one tile.
+
+    Parameters
+    ----------
+    solve_tile
+        Called with the signals of a tile and the rows that it writes.
+    problem
+        The problem; without a start its codes start at zero.
+    """
+    x, n = as_array(problem.x), len(problem.x)
+    start = problem.init
+    codes = problem.x.new_zeros(n, problem.model.code_size) if start is None else start.clone()
+    rows = Rows(as_array(codes), np.empty(n), np.empty(n), np.empty(n, np.int64))
+    _for_each_tile(lambda tile: solve_tile(x[tile], rows.take(tile)), n)
+    return Result(
+        codes=torch.from_numpy(rows.codes),
+        iterations=int(rows.iterations.max()),
+        objective=torch.from_numpy(rows.objective),
+        gap=torch.from_numpy(rows.gap),
+    )
 
 
-def correlations(x: Array, atoms: Array) -> Array:
-    """``x atoms'`` on this thread alone: by BLAS if it has no other threads, else compiled."""
-    if torch.get_num_threads() == 1:
-        return (torch.from_numpy(x) @ torch.from_numpy(atoms).T).numpy()
-    from .product_kernels import correlate
-
-    out = np.empty((len(x), len(atoms)), x.dtype)
-    correlate(x, atoms, out)
-    return out
-
-
-def for_each_tile(work: Callable[[slice], None], rows: int) -> None:
+def _for_each_tile(work: Callable[[slice], None], rows: int) -> None:
     """Call `work` with every tile of the rows, on as many threads as torch uses.
 
-    The kernels release the interpreter's lock. They are threaded from here, not by numba, so
-    that torch's setting holds for them too and no second pool competes for the cores.
+    The kernels release the interpreter's lock. They are threaded here and not by numba, so that
+    torch's setting applies to them and no second pool competes for the cores.
     """
-    length = min(TILE, -(-rows // torch.get_num_threads()))  # a small batch is shared out too
+    length = min(TILE, -(-rows // torch.get_num_threads()))  # small batches use all threads too
     tiles = [slice(start, min(start + length, rows)) for start in range(0, rows, length)]
     threads = min(torch.get_num_threads(), len(tiles))
     if threads == 1:
@@ -79,3 +72,19 @@ def for_each_tile(work: Callable[[slice], None], rows: int) -> None:
     with ThreadPoolExecutor(threads) as pool:
         for _ in pool.map(work, tiles):
             pass
+
+
+def as_array(tensor: Tensor) -> Array:
+    """Return a tensor as a contiguous array, without a copy where none is needed."""
+    return np.ascontiguousarray(tensor.detach().cpu().numpy())
+
+
+def correlations(x: Array, atoms: Array) -> Array:
+    """``x atoms'`` on the calling thread: by BLAS if it has one thread, otherwise compiled."""
+    if torch.get_num_threads() == 1:
+        return (torch.from_numpy(x) @ torch.from_numpy(atoms).T).numpy()
+    from .product_kernels import correlate
+
+    out = np.empty((len(x), len(atoms)), x.dtype)
+    correlate(x, atoms, out)
+    return out

@@ -1,6 +1,7 @@
-"""Convex robust PCA: the nuclear-norm problem that the factored models stand for.
+"""Principal component pursuit: the convex nuclear-norm problem behind the factored robust models.
 
-A reference, with a singular value decomposition in each step: it codes a matrix, not new rows.
+A reference with a singular value decomposition per step. It splits one matrix and cannot code new
+rows.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from torch import Tensor
 from .._checks import ArrayLike, as_float_matrix, as_number
 from ..certificates import certify_low_rank
 
-__all__ = ["LowRankSplit", "robust_pca"]
+__all__ = ["LowRankSplit", "principal_component_pursuit"]
 
-#: how many steps pass between two looks at the certificate
+#: the number of steps between two evaluations of the certificate
 CHECK_EVERY = 10
 
 
@@ -27,14 +28,10 @@ class LowRankSplit(NamedTuple):
     outliers: Tensor
 
 
-def robust_pca(
+def principal_component_pursuit(
     x: ArrayLike, lam_star: float, lam: float, tol: float = 1e-6, max_iter: int = 5000
 ) -> LowRankSplit:
     """``min 1/2 ||X - L - O||_F^2 + lam_star ||L||_* + lam ||O||_1`` over L and O.
-
-    With O eliminated, ``O = soft(X - L, lam)``, the data term becomes the Huber function, whose
-    gradient has the constant 1; the rest is FISTA with restart on L, whose proximal step
-    soft-thresholds singular values by lam_star. `certify_low_rank` gives the accuracy.
 
     Parameters
     ----------
@@ -45,27 +42,36 @@ def robust_pca(
     lam
         The weight of the outliers. A common choice is ``lam_star / sqrt(max(n, m))``.
     tol
-        Stop when the gap is at most this part of the objective.
+        Stop when the gap is at most this fraction of the objective.
     max_iter
-        The most steps; a warning says so if they did not suffice.
+        The largest number of steps, at least 1. A warning is issued if they do not suffice.
 
     Returns
     -------
     LowRankSplit
         ``low_rank, outliers``, each of the shape of x.
 
+    Notes
+    -----
+    With O eliminated, ``O = soft(X - L, lam)``, the data term becomes the Huber function, whose
+    gradient has the Lipschitz constant 1. FISTA with restart minimises over L; its proximal step
+    soft-thresholds the singular values by lam_star. `certify_low_rank` computes the gap.
+
     Examples
     --------
     >>> import torch, pursuit as pu
     >>> x = torch.ones(6, 5)
     >>> x[0, 0] = 10.0
-    >>> low_rank, outliers = pu.robust_pca(x, lam_star=0.5, lam=0.2)
+    >>> low_rank, outliers = pu.principal_component_pursuit(x, lam_star=0.5, lam=0.2)
     >>> int(torch.linalg.matrix_rank(low_rank)), outliers.nonzero().tolist()
     (1, [[0, 0]])
     """
-    given = as_float_matrix(x, "x", "features").detach()
+    matrix = as_float_matrix(x, "x", "features").detach()
     star, weight = as_number(lam_star, "lam_star"), as_number(lam, "lam")
-    signals = given.double()
+    tolerance = as_number(tol, "tol")
+    if max_iter < 1:
+        raise ValueError(f"max_iter must be at least 1, got {max_iter}")
+    signals = matrix.double()
     low = y = torch.zeros_like(signals)
     t = 1.0
     for count in range(1, max_iter + 1):
@@ -78,15 +84,15 @@ def robust_pca(
         if count % CHECK_EVERY == 0 or count == max_iter:
             outliers = _outliers(signals, low, weight)
             gap = certify_low_rank(signals, low, outliers, star, weight)
-            if gap <= tol * _objective(signals, low, outliers, star, weight):
+            if gap <= tolerance * _objective(signals, low, outliers, star, weight):
                 break
     else:
         warnings.warn(
-            f"robust_pca stopped after {max_iter} steps with a gap of {gap:.2g}; "
+            f"principal_component_pursuit stopped after {max_iter} steps with a gap of {gap:.2g}; "
             "raise max_iter or tol",
             stacklevel=2,
         )
-    return LowRankSplit(low.to(given.dtype), outliers.to(given.dtype))
+    return LowRankSplit(low.to(matrix.dtype), outliers.to(matrix.dtype))
 
 
 def _outliers(x: Tensor, low: Tensor, lam: float) -> Tensor:

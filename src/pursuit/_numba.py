@@ -1,0 +1,69 @@
+"""Compiler settings and types shared by all kernels, the files `*_kernels.py`.
+
+Only kernels import this module, and kernels are imported by the functions that call them, so that
+``import pursuit`` does not load numba.
+
+Compiled code is kept on disk next to the sources (``cache=True``). Numba compiles a function anew
+when *its* file changes, but not when a function or a constant that it takes from another file
+does. After a change of this module, or of a kernel that another file imports, delete the cached
+files: ``find src -name '*.nb[ic]' -delete``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+from numba import njit
+
+__all__ = ["FAST", "FINITE", "SUMS", "Array", "compiled", "compiler", "expanded", "inlined"]
+
+Array = np.ndarray[Any, Any]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+#: sums may be reordered and products fused with them
+SUMS = frozenset({"reassoc", "contract"})
+#: the same, with reciprocals instead of divisions and no signed zeros; NaN and infinity keep their
+#: meaning
+FAST = SUMS | {"arcp", "nsz"}
+#: the same, for kernels whose callers exclude NaN, so that maxima are vectorised
+FINITE = FAST | {"nnan"}
+
+
+def compiler(
+    flags: frozenset[str] = FAST, *, allocates: bool = False, **options: Any
+) -> Callable[[Function], Function]:
+    """Return a decorator that compiles a function to run without the interpreter's lock.
+
+    Parameters
+    ----------
+    flags
+        The liberties that the compiler may take with floating-point arithmetic.
+    allocates
+        Whether the function creates arrays. Without, it does not count references to arrays, which
+        costs up to a third of the time of a kernel that works on small arrays in named tuples; the
+        caller allocates scratch memory.
+    options
+        Further options of `numba.njit`.
+    """
+    settings: dict[str, Any] = {
+        "cache": True,
+        "nogil": True,
+        "error_model": "numpy",
+        "fastmath": set(flags),
+        "_nrt": allocates,
+    }
+    decorator: Callable[[Function], Function] = njit(**settings, **options)
+    return decorator
+
+
+#: a function that is called
+compiled = compiler()
+#: a small function that the optimiser copies into its callers: passing a dozen arrays takes longer
+#: than what it computes
+inlined = compiler(forceinline=True)
+#: a function whose source takes the place of its calls before types are inferred, so that its
+#: arguments may be functions
+expanded = compiler(inline="always")
