@@ -43,8 +43,8 @@ def measure(atoms: int, count: int, rounds: int) -> None:
     encoders = {
         "free, no momentum (the paper)": paper,
         "free, momentum": pu.ProximalEncoder(model, LAYERS, "free"),
-        "coupled, momentum, dense": pu.ProximalEncoder(model, LAYERS, structure="dense"),
-        "coupled, momentum, structured": pu.ProximalEncoder(model, LAYERS, structure="structured"),
+        "coupled, momentum, dense": pu.ProximalEncoder(model, LAYERS, form="gram"),
+        "coupled, momentum, structured": pu.ProximalEncoder(model, LAYERS, form="residual"),
     }
     for encoder in encoders.values():
         if encoder.step.mixing is not None:

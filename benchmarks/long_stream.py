@@ -199,7 +199,7 @@ def latency(calls: int) -> None:
     dictionary = spectrogram.learn_dictionary(train, LIVE_ATOMS, LAM_STAR, LAM)
     model = RobustNMF(dictionary, LAM_STAR, LAM)
     structured = pu.ProximalEncoder(model, LIVE_LAYERS)
-    dense = pu.ProximalEncoder(model, LIVE_LAYERS, "free", momentum=False, structure="dense")
+    dense = pu.ProximalEncoder(model, LIVE_LAYERS, "free", momentum=False, form="gram")
     compiled = pu.compile(structured, threads=1)
     assert isinstance(compiled, pu.runtime.Compiled)
     stream = compiled.stream(1)

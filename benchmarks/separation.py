@@ -61,12 +61,12 @@ def main() -> None:
         return [name, *numbers, *(f"{value:.2f}" for value in wrong), f"{seconds:.0f}"]
 
     rows = [row("exact", exact.codes, model)]
-    paper = {"step": "free", "momentum": False, "structure": "dense"}
+    paper = {"step": "free", "momentum": False, "form": "gram"}
     targets = {"low_rank": train.low_rank, "sparse": train.sparse}
     for name, options, settings in (
         ("the paper's, untrained", paper, None),
         ("the paper's, unsupervised", paper, {}),
-        ("the paper's, structured, unsupervised", {**paper, "structure": "auto"}, {}),
+        ("the paper's, structured, unsupervised", {**paper, "form": "auto"}, {}),
         ("default, untrained", {}, None),
         ("default, unsupervised", {}, {}),
         ("default, supervised", {}, {"targets": targets, "regime": regimes.Supervised()}),

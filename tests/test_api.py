@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib
 import pkgutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -130,3 +133,48 @@ def test_versions_agree() -> None:
     from importlib.metadata import version
 
     assert pursuit.__version__ == version("pursuit")
+
+
+#: the order of the modules, as CONTRIBUTING has it: each imports only from its row or from above
+ROWS = [
+    {"_checks", "_registry", "_threads", "_words", "_numba", "progress", "sampling", "files"},
+    {"operators"},
+    {"penalties"},
+    {"models", "descriptions"},
+    {"certificates"},
+    {"solvers"},
+    {"runtime"},
+    {"encoders"},
+    {"persistence"},
+    {"dictionary", "dictionary_kernels"},
+    {"batches", "regimes", "optimisation", "training_loop", "training", "online"},
+    {"estimators"},
+    {"report", "plots"},
+    {"datasets"},
+    {"experiments"},
+    {"cli", "__main__"},
+]
+
+
+def imported(path: Path, package: tuple[str, ...]) -> Iterator[str]:
+    """The first parts of the names of pursuit's modules that a file imports, anywhere in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level > 0:
+            base = package[: len(package) - node.level + 1]
+            names = [node.module] if node.module else [alias.name for alias in node.names]
+            for name in names:
+                yield ".".join([*base, name]).removeprefix("pursuit.").partition(".")[0]
+
+
+def test_imports_point_one_way() -> None:
+    order = {name: number for number, row in enumerate(ROWS) for name in row}
+    root = Path(pursuit.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        parts = path.relative_to(root.parent).with_suffix("").parts
+        if parts == ("pursuit", "__init__"):
+            continue
+        package = parts[:-1]
+        row = order[parts[1]]
+        for name in imported(path, package):
+            if name not in ("pursuit", "__version__"):
+                assert order[name] <= row, f"{'.'.join(parts)} imports {name}"

@@ -20,7 +20,7 @@ from pursuit.solvers.plain import iterates
 
 STEPS = ("free", "coupled", "model")
 FLAGS = (False, True)
-STRUCTURES = ("dense", "structured")
+LAYER_FORMS = ("gram", "residual")
 SEPARABLE = [name for name in MODELS if problem(name, 0, 1)[0].separable]
 TWO_BLOCKS = ("robust-pca", "robust-nmf", "low-rank-sparse")
 
@@ -74,7 +74,7 @@ def close(actual: Tensor, expected: Tensor) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_untrained_proximal_is_ista_and_fista(name: str, step: str) -> None:
     model, x = problem(name, 1, 20)
-    for layers, momentum, tied, structure in product((1, 2, 9), FLAGS, FLAGS, STRUCTURES):
+    for layers, momentum, tied, structure in product((1, 2, 9), FLAGS, FLAGS, LAYER_FORMS):
         encoder = pu.ProximalEncoder(model, layers, step, momentum, tied, structure)
         method = "fista" if momentum else "ista"
         expected = pu.solve(model, x, method=method, tol=0, max_iter=layers).codes
@@ -93,8 +93,8 @@ def test_untrained_proximal_is_ista_and_fista(name: str, step: str) -> None:
 )
 def test_untrained_greedy_encoders_are_greedy(kind, method: str, name: str, step: str) -> None:
     model, x = problem(name, 2, 20)
-    for layers, momentum, tied, structure in product((1, 2, 9), FLAGS, FLAGS, STRUCTURES):
-        form = {"step": step, "momentum": momentum, "tied": tied, "structure": structure}
+    for layers, momentum, tied, structure in product((1, 2, 9), FLAGS, FLAGS, LAYER_FORMS):
+        form = {"step": step, "momentum": momentum, "tied": tied, "form": structure}
         encoder = kind(model, layers, final="partial", **form)
         close(encoder(x), pu.solve(model, x, method=method, tol=0, max_iter=layers).codes)
 
@@ -169,11 +169,11 @@ def learn_the_same_numbers(kind: str, name: str) -> bool:
     ("kind", "name"),
     [(kind, name) for kind, name in product(KINDS, MODELS) if learn_the_same_numbers(kind, name)],
 )
-def test_dense_and_structured_are_one_function(kind: str, name: str) -> None:
+def test_both_forms_are_one_function(kind: str, name: str) -> None:
     """Trained or not, wherever both forms learn the same numbers."""
     model, x = problem(name, 8, 20)
-    dense, structured = (shaken(build(kind, model, structure=form)) for form in STRUCTURES)
-    close(dense(x), structured(x))
+    gram, residual = (shaken(build(kind, model, form=form)) for form in LAYER_FORMS)
+    close(gram(x), residual(x))
 
 
 def test_float32_agrees_with_float64() -> None:
@@ -249,10 +249,10 @@ def test_gradients_are_those_of_finite_differences(kind: str, name: str) -> None
     assert torch.autograd.gradcheck(encode, inputs, fast_mode=True)
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("structure", LAYER_FORMS)
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("name", ["lasso", *TWO_BLOCKS])
-def test_gradients_of_untied_and_of_both_structures(name: str, step: str, structure: str) -> None:
+def test_gradients_of_untied_and_of_both_forms(name: str, step: str, structure: str) -> None:
     model, x = problem(name, 12, 3)
     for tied in FLAGS:
         encoder = pu.ProximalEncoder(model, 3, step, True, tied, structure)
@@ -508,7 +508,7 @@ def test_following_a_dictionary(name: str) -> None:
             for key, tensor in changed.items():
                 getattr(encoder, key).copy_(tensor)
             before = encoder(x)
-            encoder.follow()
+            encoder.refresh_constants()
         if step == "model":
             close(encoder(x), expected)
             close(
@@ -519,7 +519,7 @@ def test_following_a_dictionary(name: str) -> None:
             assert torch.equal(encoder(x), before)
     with torch.no_grad():
         getattr(encoder, next(iter(changed)))[0] = 0
-        encoder.follow()  # an atom that has died is no obstacle
+        encoder.refresh_constants()  # an atom that has died is no obstacle
 
 
 # ---- beside the exact solvers ---------------------------------------------------------------
@@ -569,8 +569,8 @@ def test_counts_of_proximal_encoders() -> None:
     q, m, T = SIZE, FEATURES, 5
     lasso, _ = problem("lasso", 28, 1)
 
-    def counts(model, step, momentum, tied=True, structure="auto") -> tuple[int, int]:
-        encoder = pu.ProximalEncoder(model, T, step, momentum, tied, structure)
+    def counts(model, step, momentum, tied=True, form="auto") -> tuple[int, int]:
+        encoder = pu.ProximalEncoder(model, T, step, momentum, tied, form)
         return encoder.parameter_count, encoder.multiplications
 
     dense = q * m + (T - 1) * q * q
@@ -584,16 +584,16 @@ def test_counts_of_proximal_encoders() -> None:
     assert counts(lasso, "model", True) == (6 * T, dense)
     assert counts(lasso, "model", False) == (2 * T, dense)
     residual = (2 * T - 1) * q * m
-    assert counts(lasso, "coupled", True, structure="structured")[1] == residual
+    assert counts(lasso, "coupled", True, form="residual")[1] == residual
 
     robust, _ = problem("robust-nmf", 28, 1)
     s = len(robust.dictionary)
-    structured = (2 * T - 1) * s * m
-    assert counts(robust, "free", False) == (2 * s * m + m + m, structured)
-    assert counts(robust, "coupled", True) == (s * m + m + T * m + 5 * T, structured)
-    assert counts(robust, "model", True) == (6 * T, structured)
+    two_block = (2 * T - 1) * s * m
+    assert counts(robust, "free", False) == (2 * s * m + m + m, two_block)
+    assert counts(robust, "coupled", True) == (s * m + m + T * m + 5 * T, two_block)
+    assert counts(robust, "model", True) == (6 * T, two_block)
     full = s + m
-    assert counts(robust, "free", False, structure="dense") == (
+    assert counts(robust, "free", False, form="gram") == (
         full * m + full * full + m,
         full * m + (T - 1) * full * full,
     )
@@ -710,8 +710,8 @@ def test_what_an_encoder_refuses_to_be_built_from() -> None:
         pu.ProximalEncoder(model.dictionary)
     with pytest.raises(ValueError, match="step must be one of 'free', 'coupled', 'model'"):
         pu.ProximalEncoder(model, step="tied")
-    with pytest.raises(ValueError, match="structure must be one of 'auto', 'dense', 'structured'"):
-        pu.ProximalEncoder(model, structure="sparse")
+    with pytest.raises(ValueError, match="form must be one of 'auto', 'gram', 'residual'"):
+        pu.ProximalEncoder(model, form="sparse")
     with pytest.raises(ValueError, match="final must be one of 'prox', 'partial'"):
         pu.CoordinateEncoder(model, final="full")
     with pytest.raises(ValueError, match="coordinates has 2 entries, but there are 3 layers"):

@@ -20,7 +20,7 @@ from pursuit.files import read, write
 from pursuit.models import SparseModel
 from pursuit.penalties import L1, GroupL2, Stacked
 from pursuit.runtime import onnx as export
-from test_encoders import CLASSES, FLAGS, STEPS, STRUCTURES, bank_models, shaken
+from test_encoders import CLASSES, FLAGS, LAYER_FORMS, STEPS, bank_models, shaken
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -31,7 +31,7 @@ BATCHES = (50, 7, 1, 0)
 #: model steps learn no matrices, so there is nothing to tie
 FORMS = [
     (step, momentum, tied, structure)
-    for step, momentum, tied, structure in product(STEPS, FLAGS, FLAGS, STRUCTURES)
+    for step, momentum, tied, structure in product(STEPS, FLAGS, FLAGS, LAYER_FORMS)
     if tied or step != "model"
 ]
 
@@ -138,7 +138,7 @@ def test_codes_are_those_of_torch(name: str, kind: str) -> None:
     x = signals(x)
     undecided = 0
     for number, (step, momentum, tied, structure) in enumerate(FORMS):
-        form = {"step": step, "momentum": momentum, "tied": tied, "structure": structure}
+        form = {"step": step, "momentum": momentum, "tied": tied, "form": structure}
         encoder = shaken(build(kind, model, **form), seed=number)
         assert (encoder(x) != 0).any()
         undecided += check(encoder, x)
@@ -159,13 +159,13 @@ def test_every_penalty(name: str) -> None:
         assert check(shaken(build(kind, model)), signals(x)) <= 1
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("structure", LAYER_FORMS)
 @pytest.mark.parametrize("name", ["lasso", "robust-pca", "nmf-ridge"])
 def test_scalars_may_be_zero(name: str, structure: str) -> None:
     """Terms that vanish are left out, in the first layer, in the second and in any other."""
     model, x = problem(name, 2, 50, torch.float32)
     for layer, zeros in product(range(4), ([0], [1], [2], [3], [4], [2, 3], [0, 1], range(5))):
-        encoder = shaken(pu.ProximalEncoder(model, 4, structure=structure))
+        encoder = shaken(pu.ProximalEncoder(model, 4, form=structure))
         for value in (0.0, 1e-40):
             with torch.no_grad():
                 encoder.step.mixing[layer, list(zeros)] = value
@@ -249,11 +249,11 @@ def test_the_graph_describes_itself(tmp_path: Path) -> None:
 def test_layers_share_their_matrices() -> None:
     for name, step in product(("lasso", "robust-nmf", "low-rank-sparse"), STEPS):
         model, _ = problem(name, 8, 1, torch.float32)
-        for structure in STRUCTURES:
-            encoder = shaken(pu.ProximalEncoder(model, 6, step, structure=structure))
+        for structure in LAYER_FORMS:
+            encoder = shaken(pu.ProximalEncoder(model, 6, step, form=structure))
             matrices = [t.dims for t in graph_of(encoder).graph.initializer if len(t.dims) == 2]
             assert len(matrices) == 2
-            if encoder.structure == "structured":
+            if encoder.form == "residual":
                 low = len(torch.cat([*model.dictionaries.values()]))
                 assert all(list(dims) == [low, FEATURES] for dims in matrices)
 

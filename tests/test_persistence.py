@@ -52,9 +52,9 @@ def test_other_forms_come_back(tmp_path: Path) -> None:
         model, x = problem(name, 3, 20)
         for encoder in (
             pu.ProximalEncoder(model, 3, tied=False),
-            pu.ProximalEncoder(model, 3, "free", tied=False, structure="dense"),
+            pu.ProximalEncoder(model, 3, "free", tied=False, form="gram"),
             pu.CoordinateEncoder(model, 3, coordinates=(1, 2, 4), momentum=True),
-            pu.CoordinateEncoder(model, 3, final="partial", structure="dense"),
+            pu.CoordinateEncoder(model, 3, final="partial", form="gram"),
             pu.BlockCoordinateEncoder(model, 3, final="partial"),
         ):
             pu.save(shaken(encoder), path)

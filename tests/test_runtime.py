@@ -78,8 +78,8 @@ def test_compiled_codes_are_those_of_torch(kind: str, name: str) -> None:
     model, x = problem(name, 3, 70, torch.float32)
     x = 3 * x
     undecided = np.zeros(len(x), bool)
-    for tied, structure in product((True, False), ("dense", "structured")):
-        encoder = shaken(build(kind, model, 4, tied=tied, structure=structure))
+    for tied, structure in product((True, False), ("gram", "residual")):
+        encoder = shaken(build(kind, model, 4, tied=tied, form=structure))
         rows = decided(encoder, x)
         expected = torch_codes(encoder, x)
         undecided |= ~rows
@@ -457,11 +457,11 @@ def test_files_that_cannot_be_run_are_refused(tmp_path: Path) -> None:
 
 def test_matrices_that_layers_share_are_stored_once() -> None:
     model, _ = problem("lasso", 0, 1, torch.float32)
-    program = pu.compile(pu.ProximalEncoder(model, 5, structure="dense")).program
+    program = pu.compile(pu.ProximalEncoder(model, 5, form="gram")).program
     assert isinstance(program, Program)
     assert len({id(layer.weight) for layer in program.layers}) == 1
     assert len({id(gram) for gram in program.grams()}) == 1
-    untied = pu.compile(pu.ProximalEncoder(model, 5, structure="dense", tied=False)).program
+    untied = pu.compile(pu.ProximalEncoder(model, 5, form="gram", tied=False)).program
     assert len({id(gram) for gram in untied.grams()}) == 5
 
 

@@ -203,8 +203,8 @@ class Scaled(torch.nn.Module):
     def project_(self) -> None:
         self.encoder.project_()
 
-    def follow(self) -> None:
-        self.encoder.follow()
+    def refresh_constants(self) -> None:
+        self.encoder.refresh_constants()
 
 
 @pytest.mark.parametrize("how", ["fixed", "gradient", "statistics"])

@@ -119,7 +119,7 @@ class OnlineLearner:
     ) -> None:
         require_members(encoder, "OnlineLearner")
         if dictionary != "fixed":
-            require_members(encoder, "OnlineLearner with a dictionary", ("follow",))
+            require_members(encoder, "OnlineLearner with a dictionary", ("refresh_constants",))
         numbers = {"window": window, "memory": memory, "chunk": chunk, "steps": steps}
         for name, value in numbers.items():
             if value < 1:
@@ -199,7 +199,7 @@ class OnlineLearner:
                 for name, tensor in learned.items():
                     model.dictionaries[name].copy_(tensor)
                 if self._level.chunks < YOUNG or self._level.chunks % FOLLOW_EVERY == 0:
-                    encoder.follow()
+                    encoder.refresh_constants()
         self._seen.add(batch)
         self._seen.drop(len(self._seen) - self.window)
         for number in range(self.steps):

@@ -196,7 +196,7 @@ def _build(plan: Plan, model: SparseModel) -> Encoder:
     encoder = choose_encoder(model, plan.layers)
     if plan.step is None or plan.step == encoder.config["step"]:
         return encoder
-    arguments = {**encoder.config, "step": plan.step, "structure": "auto"}
+    arguments = {**encoder.config, "step": plan.step, "form": "auto"}
     return type(encoder)(model, **arguments)
 
 

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 from torch import Tensor
 
-from .._checks import require_choice
 from ..models import SparseModel
-from .coordinate import FINALS
-from .encoder import Encoder, check_layers
+from .coordinate import Greedy
 
 __all__ = ["BlockCoordinateEncoder"]
 
 
-class BlockCoordinateEncoder(Encoder):
+class BlockCoordinateEncoder(Greedy):
     """T greedy block steps with learnable matrices, scalars and thresholds.
 
     The blocks are the penalty's outermost groups. A layer computes the candidate ``y`` of a
@@ -26,13 +21,13 @@ class BlockCoordinateEncoder(Encoder):
     Parameters
     ----------
     model
-        What is approximated.
+        The model whose codes are approximated.
     layers
         T, the number of greedy layers.
     final
         "prox" adds one full proximal step at the end; "partial" does not, so the code has at
         most T active blocks.
-    step, momentum, tied, structure
+    step, momentum, tied, form
         As for `ProximalEncoder`; the default is the paper's form.
 
     Examples
@@ -54,36 +49,17 @@ class BlockCoordinateEncoder(Encoder):
         step: str = "free",
         momentum: bool = False,
         tied: bool = True,
-        structure: str = "auto",
+        form: str = "auto",
     ) -> None:
-        check_layers(model, layers)
-        require_choice(final, FINALS, "final")
+        self.check(model, layers)
+        super().__init__(model, layers, [1.0] * layers, final, step, momentum, tied, form)
         inner = model.normalised
-        super().__init__(
-            model,
-            layers=layers,
-            rates=[1.0] * (layers + (final == "prox")),
-            step=step,
-            momentum=momentum,
-            tied=tied,
-            structure=structure,
-        )
-        self._final = final
         self._largest = max(len(block) for block in inner.blocks)
         self.register_buffer("labels", inner.block_labels, persistent=False)
 
     @staticmethod
     def _start_constants(inner: SparseModel) -> Tensor:
         return inner.block_constants[inner.block_labels]
-
-    @property
-    def final(self) -> str:
-        """Whether a full proximal step ends the encoder ("prox") or not ("partial")."""
-        return self._final
-
-    @property
-    def config(self) -> dict[str, Any]:
-        return {**super().config, "final": self._final}
 
     def _blocks(self) -> Tensor:
         return self.labels.cpu()
@@ -94,11 +70,8 @@ class BlockCoordinateEncoder(Encoder):
     def _changed(self, number: int) -> int:
         return self._largest if number < self.layers else self._template.code_size
 
-    def _choose(self, number: int, z: Tensor | None, candidate: Tensor) -> Tensor:
-        if number >= self.layers:
-            return candidate
-        start = torch.zeros_like(candidate) if z is None else z
-        gains = (candidate - start).detach().square() * self.constants
+    def _take_over(self, number: int, z: Tensor, candidate: Tensor) -> Tensor:
+        gains = (candidate - z).detach().square() * self.constants
         blocks = gains.new_zeros(len(gains), len(self._template.blocks))
         chosen = blocks.index_add(-1, self.labels, gains).argmax(dim=-1, keepdim=True)
-        return torch.where(self.labels == chosen, candidate, start)
+        return z.where(self.labels != chosen, candidate)

@@ -1,7 +1,8 @@
-"""The coordinate encoder: a layer changes only the few coefficients that would change most."""
+"""Greedy encoders over coefficients: a layer changes only those that would change most."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,19 +11,73 @@ from torch import Tensor
 
 from .._checks import require_choice
 from ..models import SparseModel
-from .encoder import Encoder, check_layers
+from .encoder import Encoder
 
-__all__ = ["FINALS", "CoordinateEncoder"]
-
-FINALS = ("prox", "partial")
+__all__ = ["CoordinateEncoder", "Greedy"]
 
 
-class CoordinateEncoder(Encoder):
+class Greedy(Encoder):
+    """The base of encoders whose layers take over a part of the candidate, and whose last may not.
+
+    Parameters
+    ----------
+    rates
+        The initial step size of each greedy layer, in units of 1/constants.
+    final
+        "prox" adds one full proximal step at the end; "partial" does not.
+    model, layers, step, momentum, tied, form
+        As for `ProximalEncoder`.
+    """
+
+    def __init__(
+        self,
+        model: SparseModel,
+        layers: int,
+        rates: Sequence[float],
+        final: str,
+        step: str,
+        momentum: bool,
+        tied: bool,
+        form: str,
+    ) -> None:
+        require_choice(final, ("prox", "partial"), "final")
+        super().__init__(
+            model,
+            layers=layers,
+            rates=[*rates, *[1.0] * (final == "prox")],
+            step=step,
+            momentum=momentum,
+            tied=tied,
+            form=form,
+        )
+        self._final = final
+
+    @property
+    def final(self) -> str:
+        """Whether a full proximal step ends the encoder ("prox") or not ("partial")."""
+        return self._final
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return {**super().config, "final": self._final}
+
+    def _choose(self, number: int, z: Tensor | None, candidate: Tensor) -> Tensor:
+        if number >= self.layers:
+            return candidate
+        start = torch.zeros_like(candidate) if z is None else z
+        return self._take_over(number, start, candidate)
+
+    @abstractmethod
+    def _take_over(self, number: int, z: Tensor, candidate: Tensor) -> Tensor:
+        """z with a part of the candidate, in the given greedy layer."""
+
+
+class CoordinateEncoder(Greedy):
     """T greedy coordinate steps with learnable matrices, scalars and thresholds.
 
     A layer computes the candidate ``y`` of a proximal step with a constant for each coefficient,
     ``L_i = Q_ii``, and takes it over in the k coefficients where ``|y - z|`` is largest. The
-    choice is constant for the gradient. Untrained, one coordinate a layer and
+    choice is constant for the gradient. Untrained, one coordinate per layer and
     ``final="partial"`` is `layers` steps of greedy.
 
     Where the penalty ties coefficients together, those of one block share the largest of their
@@ -31,13 +86,14 @@ class CoordinateEncoder(Encoder):
     Parameters
     ----------
     model
-        What is approximated.
+        The model whose codes are approximated.
     layers
         T, the number of greedy layers.
     coordinates
-        How many coefficients a layer changes, one number or one for each layer. Layers with k > 1
-        start with a smaller step, ``1/sqrt(k)``, but not below that of a full proximal step.
-    step, momentum, tied, structure
+        The number of coefficients that a layer changes, one number or one for each layer. Layers
+        with k > 1 start with a smaller step, ``1/sqrt(k)``, but not below that of a full proximal
+        step.
+    step, momentum, tied, form
         As for `ProximalEncoder`; the default is the paper's form.
     final
         "prox" adds one full proximal step at the end, which trained encoders need; "partial"
@@ -61,47 +117,30 @@ class CoordinateEncoder(Encoder):
         momentum: bool = False,
         final: str = "prox",
         tied: bool = True,
-        structure: str = "auto",
+        form: str = "auto",
     ) -> None:
-        check_layers(model, layers)
-        require_choice(final, FINALS, "final")
+        self.check(model, layers)
         schedule = _schedule(coordinates, layers, model.code_size)
         inner = model.normalised
         constants = self._start_constants(inner)
         rates = [_rate(inner, constants, k) for k in schedule]
-        super().__init__(
-            model,
-            layers=layers,
-            rates=rates + [1.0] * (final == "prox"),
-            step=step,
-            momentum=momentum,
-            tied=tied,
-            structure=structure,
-        )
-        self._final = final
+        super().__init__(model, layers, rates, final, step, momentum, tied, form)
         self._coordinates = schedule
 
     @staticmethod
     def _start_constants(inner: SparseModel) -> Tensor:
-        constants = inner.coordinate_constants
-        if inner.separable:
-            return constants
-        return _largest_in_block(constants, inner.block_labels)
+        constants, labels = inner.coordinate_constants, inner.block_labels
+        largest = constants.new_zeros(len(inner.blocks))
+        return largest.scatter_reduce(0, labels, constants, "amax")[labels]
 
     @property
     def coordinates(self) -> tuple[int, ...]:
-        """How many coefficients each layer changes."""
+        """The number of coefficients that each layer changes."""
         return self._coordinates
 
     @property
-    def final(self) -> str:
-        """Whether a full proximal step ends the encoder ("prox") or not ("partial")."""
-        return self._final
-
-    @property
     def config(self) -> dict[str, Any]:
-        own = {"coordinates": list(self._coordinates), "final": self._final}
-        return {**super().config, **own}
+        return {**super().config, "coordinates": list(self._coordinates)}
 
     def _width(self, number: int) -> int:
         return self._changed(number)
@@ -109,14 +148,13 @@ class CoordinateEncoder(Encoder):
     def _changed(self, number: int) -> int:
         return self._coordinates[number] if number < self.layers else self._template.code_size
 
-    def _choose(self, number: int, z: Tensor | None, candidate: Tensor) -> Tensor:
-        k = self._changed(number)
+    def _take_over(self, number: int, z: Tensor, candidate: Tensor) -> Tensor:
+        k = self._coordinates[number]
         if k == candidate.shape[-1]:
             return candidate
-        start = torch.zeros_like(candidate) if z is None else z
-        change = (candidate - start).detach().abs()
+        change = (candidate - z).detach().abs()
         chosen = change.topk(k, dim=-1, sorted=False).indices
-        return start.scatter(-1, chosen, candidate.gather(-1, chosen))
+        return z.scatter(-1, chosen, candidate.gather(-1, chosen))
 
 
 def _schedule(coordinates: int | Sequence[int], layers: int, size: int) -> tuple[int, ...]:
@@ -136,17 +174,12 @@ def _schedule(coordinates: int | Sequence[int], layers: int, size: int) -> tuple
     return tuple(widths)
 
 
-def _largest_in_block(constants: Tensor, labels: Tensor) -> Tensor:
-    largest = constants.new_zeros(int(labels.max()) + 1)
-    return largest.scatter_reduce(0, labels, constants, "amax")[labels]
-
-
 def _rate(model: SparseModel, constants: Tensor, k: int) -> float:
-    """The step of a layer that changes k coefficients at once, in units of 1/constants.
+    """The initial step size of a layer that changes k coefficients, in units of 1/constants.
 
     One coefficient takes its full step. All of them take 1/alpha, which never ascends:
-    ``min(constants) / alpha`` in these units. In between ``1/sqrt(k)``, the size that overlapping
-    atoms leave on average, is a good place to start learning from.
+    ``min(constants) / alpha`` in these units. In between, ``1/sqrt(k)`` is a good start: the size
+    that overlapping atoms leave on average.
     """
     full = float(constants.min()) / model.step_constant
     return full if k == model.code_size else max(k**-0.5, full)

@@ -1,8 +1,8 @@
-"""What all encoders share: T layers from signals to codes, and what can be asked of them.
+"""The base of all encoders: T layers from signals to codes.
 
-An encoder owns its dictionary and its step; the layers run in the coordinates of the normalised
-model. The kinds of encoder differ in two things only: the step constants they start from, and
-which coefficients a layer may change.
+An encoder holds its dictionary and the parameters of its layers, which run in the coordinates of
+the normalised model. The kinds of encoder differ in two things only: the step constants they start
+from, and which coefficients a layer may change.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..operators import without_zero_atoms
 from ..runtime.program import FORM, Program
 from .forms import Layer
 from .lowering import lower
-from .steps import STEPS, Model, Quadratic, Setting, Step
+from .steps import STEPS, LayerParameters, Quadratic, Scalars, Setting
 from .trainable import Kind
 
 __all__ = ["Encoder"]
@@ -35,14 +35,14 @@ TILE_NUMBERS = 3 * 2**15
 #: the most rows of a tile
 TILE_ROWS = 1024
 
-STRUCTURES = ("auto", "dense", "structured")
+FORMS = ("auto", "gram", "residual")
 
 
 class Encoder(Registered, nn.Module):
     """The common base; see `ProximalEncoder`, `CoordinateEncoder`, `BlockCoordinateEncoder`.
 
     Calling an encoder on signals of shape (n, m) gives codes of shape (n, q). Without gradients,
-    large batches are worked off in tiles, so that memory stays flat.
+    large batches are encoded in tiles, so that memory stays flat.
 
     Attributes
     ----------
@@ -66,12 +66,12 @@ class Encoder(Registered, nn.Module):
         step: str,
         momentum: bool,
         tied: bool,
-        structure: str,
+        form: str,
         accelerated: bool = False,
     ) -> None:
         super().__init__()
         require_choice(step, tuple(STEPS), "step")
-        require_choice(structure, STRUCTURES, "structure")
+        require_choice(form, FORMS, "form")
         self._template = model
         self._layers = layers
         self._step_name = step
@@ -86,28 +86,38 @@ class Encoder(Registered, nn.Module):
             ("curvature", inner.curvature),
             ("units", model.units),
         ):
-            own = None if values is None else values.to(model.device, model.dtype).detach().clone()
-            self.register_buffer(name, own)
+            if values is not None:
+                values = values.to(model.device, model.dtype).detach().clone()
+            self.register_buffer(name, values)
         self.register_buffer("depth", torch.tensor(len(rates)))
-        if structure == "auto":
-            structure = _cheaper_structure(model, step)
+        if form == "auto":
+            form = _cheaper_form(model, step)
         self._setting = Setting(
             penalty=model.nonsmooth,
             rates=tuple(rates),
             momentum=momentum,
             accelerated=accelerated,
             tied=tied,
-            dense=structure == "dense",
+            gram=form == "gram",
             identity=model.operator.identity_size > 0,
         )
-        self.step: Step = STEPS[step](self._setting, self._quadratic())
+        self.step: LayerParameters = STEPS[step](self._setting, self._quadratic())
+
+    @staticmethod
+    def check(model: object, layers: object) -> None:
+        """Raise an error for what is not a model or not a number of layers."""
+        require_model(model)
+        if isinstance(layers, bool) or not isinstance(layers, int):
+            raise TypeError(f"layers must be an integer, got {type(layers).__name__}")
+        if layers < 1:
+            raise ValueError(f"layers must be at least 1, got {layers}")
 
     @staticmethod
     @abstractmethod
     def _start_constants(inner: SparseModel) -> Tensor:
         """The step constant of each coefficient of a normalised model, shape (q,), float64."""
 
-    # ---- what it is -------------------------------------------------------------------
+    # ---- attributes -------------------------------------------------------------------
 
     @property
     def layers(self) -> int:
@@ -123,9 +133,9 @@ class Encoder(Registered, nn.Module):
 
     @property
     def model(self) -> SparseModel:
-        """The model on the encoder's own dictionary: no copy, and gradients flow to it.
+        """The model on the encoder's dictionary: no copy, and gradients flow to it.
 
-        Whoever wants to keep it while the dictionary is trained must clone the tensors.
+        To keep it while the dictionary is trained, clone the tensors.
         """
         names = self._template.dictionaries
         return self._template.rebind({name: getattr(self, name) for name in names}, self.units)
@@ -135,9 +145,8 @@ class Encoder(Registered, nn.Module):
         """m, the width of the signals."""
         return self._template.features
 
-    @property
-    def living_model(self) -> SparseModel:
-        """A model of its own on the dictionary as it is, atoms that have died filled in."""
+    def _valid_model(self) -> SparseModel:
+        """A copy of the model, zero atoms replaced so that its constants exist."""
         return self._template.replace(
             **{
                 name: without_zero_atoms(getattr(self, name).detach())
@@ -153,37 +162,37 @@ class Encoder(Registered, nn.Module):
             "step": self._step_name,
             "momentum": self._setting.momentum,
             "tied": self._setting.tied,
-            "structure": self.structure,
+            "form": self.form,
         }
 
     @property
-    def structure(self) -> str:
-        """ "dense" if layers multiply by the matrix of the quadratic, else "structured"."""
-        return "dense" if self._setting.dense else "structured"
+    def form(self) -> str:
+        """ "gram" if layers multiply by the matrix of the quadratic, else "residual"."""
+        return "gram" if self._setting.gram else "residual"
 
     @property
     def parameter_count(self) -> int:
-        """How many numbers are learned, the dictionary not counted."""
+        """The number of learned numbers, without the dictionary."""
         return sum(parameter.numel() for parameter in self.step.parameters())
 
     @property
     def multiplications(self) -> int:
-        """Products with entries of matrices for one sample; element-wise work is not counted.
+        """Multiplications by entries of matrices per sample, without element-wise work.
 
-        Layers that change few coefficients need only these; see `eager_multiplications`.
+        For layers that change few coefficients only those count; see `eager_multiplications`.
         """
         return self._products([self._changed(n) for n in range(self._setting.depth - 1)])
 
     @property
     def eager_multiplications(self) -> int:
-        """What torch multiplies in fact: all coefficients, also those that do not change."""
+        """The same for torch, which multiplies all coefficients, also those that do not change."""
         return self._products([self._template.code_size] * (self._setting.depth - 1))
 
     def _products(self, changed: Sequence[int]) -> int:
-        """The count for layers that change so many coefficients, the last one left out."""
+        """The count, given how many coefficients each layer but the last changes."""
         depth = self._setting.depth
         rows, features = self._rows(), self._template.features
-        if not self._setting.dense:
+        if not self._setting.gram:
             return (2 * depth - 1) * rows * features
         untied = not self._setting.tied and self._step_name == "coupled"
         return rows * features * (depth if untied else 1) + rows * sum(changed)
@@ -193,9 +202,9 @@ class Encoder(Registered, nn.Module):
         return self._template.code_size
 
     def _rows(self) -> int:
-        """The number of atoms that layers multiply by; dense layers write the identity out."""
+        """The number of atoms that layers multiply by; the gram form includes the identity."""
         size = self._template.code_size
-        return size if self._setting.dense else size - self._template.operator.identity_size
+        return size if self._setting.gram else size - self._template.operator.identity_size
 
     def program(self) -> Program:
         """Return the encoder as plain arrays, which run without torch."""
@@ -235,17 +244,17 @@ class Encoder(Registered, nn.Module):
         return None
 
     def _width(self, number: int) -> int | None:
-        """How many coefficients a layer takes over; None for one of the blocks."""
+        """The number of coefficients that a layer takes over; None for one of the blocks."""
         return self._template.code_size
 
     def extra_repr(self) -> str:
         arguments = (f"{name}={value!r}" for name, value in self.config.items())
         return ", ".join([repr(self._template), *arguments])
 
-    # ---- what it does -----------------------------------------------------------------
+    # ---- encoding -----------------------------------------------------------------
 
     def forward(self, x: Tensor) -> Tensor:
-        """The codes of signals (..., m) after the last layer, shape (..., q)."""
+        """Return the codes of signals (..., m) after the last layer, shape (..., q)."""
 
         def last(layers: Sequence[Layer], rows: Tensor) -> Tensor:
             (z,) = deque(self._run(layers, rows), maxlen=1)
@@ -254,13 +263,15 @@ class Encoder(Registered, nn.Module):
         return self._by_tiles(last, x)
 
     def iterates(self, x: Tensor) -> Iterator[Tensor]:
-        """The codes after each layer, each of shape (..., q); the last are the encoder's own."""
+        """Yield the codes after each layer, each of shape (..., q)."""
         rows = self._as_rows(x)
         for z in self._run(self._ready(), rows):
             yield self._from_normalised(z).reshape(*x.shape[:-1], z.shape[-1])
 
     def best(self, x: Tensor) -> Tensor:
-        """Per sample the iterate with the lowest objective, zero included, shape (..., q).
+        """Return for each sample the iterate with the lowest objective, shape (..., q).
+
+        The zero code is among the candidates.
 
         A safeguard against the rare sample on which trained layers overshoot. It makes sense
         for encoders that are meant to minimise the model's objective, and costs one more
@@ -287,30 +298,30 @@ class Encoder(Registered, nn.Module):
         return self._by_tiles(lowest, x)
 
     def prepare(self, x: Tensor) -> Tensor:
-        """The signals that the model describes: x itself."""
+        """Return the signals that the model describes: x itself."""
         return x
 
     def kinds(self) -> dict[str, Kind]:
-        """What each parameter is, the dictionaries included, by the names of `named_parameters`."""
-        constants = self.living_model.normalised.coordinate_constants
+        """Return what each parameter is, the dictionaries included, by its name."""
+        constants = self._valid_model().normalised.coordinate_constants
         steps = self.step.kinds(float(constants.mean().sqrt()))
         dictionaries = {name: Kind("dictionary") for name in self._template.dictionaries}
         return dictionaries | {f"step.{name}": kind for name, kind in steps.items()}
 
     def project_(self) -> None:
-        """Restore what must hold after an update of the parameters: thresholds >= 0."""
+        """Restore the constraints on the parameters after an update: thresholds >= 0."""
         self.step.project_()
 
-    def follow(self) -> None:
-        """Renew what model steps compute from the dictionary: step constants and rescaling.
+    def refresh_constants(self) -> None:
+        """Recompute step constants and rescaling after a larger change of the dictionary.
 
-        For whoever changes the dictionary by more than a little. Learned matrices belong to the
-        coordinates in which they were learned, so there nothing changes: they go on learning.
+        This concerns ``step="model"`` only. Learned matrices belong to the coordinates in which
+        they were learned, so for the other steps nothing changes.
         """
-        if not isinstance(self.step, Model):
+        if not isinstance(self.step, Scalars):
             return
         with torch.no_grad():
-            model = self.living_model
+            model = self._valid_model()
             inner = model.normalised
             for buffer, renewed in (
                 (self.units, model.units),
@@ -321,7 +332,7 @@ class Encoder(Registered, nn.Module):
                     buffer.copy_(renewed)
 
     def _run(self, layers: Sequence[Layer], x: Tensor) -> Iterator[Tensor]:
-        """The normalised codes after each layer."""
+        """Yield the normalised codes after each layer."""
         z: Tensor | None = None
         previous: Tensor | None = None
         weight: Tensor | None = None
@@ -337,13 +348,13 @@ class Encoder(Registered, nn.Module):
         """The code after a layer; z is None where it is zero."""
         return candidate
 
-    # ---- how it gets there ------------------------------------------------------------
+    # ---- internals ------------------------------------------------------------
 
     def _quadratic(self) -> Quadratic:
         operator = self.model.operator
         if self.units is not None:
             operator = operator.scaled(self.units)
-        atoms = operator.dense() if self._setting.dense else operator.atoms
+        atoms = operator.dense() if self._setting.gram else operator.atoms
         return Quadratic(atoms, self.constants, self.curvature)
 
     def _ready(self) -> list[Layer]:
@@ -367,7 +378,7 @@ class Encoder(Registered, nn.Module):
         return codes.reshape(*x.shape[:-1], size)
 
     def _as_rows(self, x: Tensor) -> Tensor:
-        """The signals as a matrix, or an error that says what is wrong with them."""
+        """Return the signals as a matrix, or raise an error that says what is wrong with them."""
         if not isinstance(x, Tensor):
             raise TypeError(
                 f"x must be a tensor, got {type(x).__name__}; convert it with torch.as_tensor(x)"
@@ -377,9 +388,10 @@ class Encoder(Registered, nn.Module):
         require_width(x, self._template.features, "x", "features", "the encoder's dictionary")
         require_device(x, self.constants.device, "x", "the encoder")
         if x.dtype != self.constants.dtype:
-            own, given = dtype_name(self.constants.dtype), dtype_name(x.dtype)
+            dtype = dtype_name(self.constants.dtype)
             raise TypeError(
-                f"x is {given}, but the encoder is {own}; convert one of them with .to(torch.{own})"
+                f"x is {dtype_name(x.dtype)}, but the encoder is {dtype}; convert one of them with "
+                f".to(torch.{dtype})"
             )
         if is_eager() and not _is_finite(x.detach()):
             raise ValueError("x contains NaN or infinite values; remove or replace them")
@@ -388,36 +400,27 @@ class Encoder(Registered, nn.Module):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
-        given, own = state_dict.get(prefix + "depth"), self._setting.depth
-        if given is not None and int(given) != own:
+        saved, depth = state_dict.get(prefix + "depth"), self._setting.depth
+        if saved is not None and int(saved) != depth:
             # at once, before a single weight has been overwritten
             raise RuntimeError(
-                f"the weights were trained for a depth of {int(given)}, the encoder has {own}; "
+                f"the weights were trained for a depth of {int(saved)}, the encoder has {depth}; "
                 "a depth is part of what was learned, so build the encoder with that depth"
             )
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 
-def check_layers(model: SparseModel, layers: int) -> None:
-    """Raise for what is not a model or not a number of layers."""
-    require_model(model)
-    if isinstance(layers, bool) or not isinstance(layers, int):
-        raise TypeError(f"layers must be an integer, got {type(layers).__name__}")
-    if layers < 1:
-        raise ValueError(f"layers must be at least 1, got {layers}")
+def _cheaper_form(model: SparseModel, step: str) -> str:
+    """The residual form for two-block models, and where it takes fewer multiplications.
 
-
-def _cheaper_structure(model: SparseModel, step: str) -> str:
-    """Two-block models go through the residual, others where that takes fewer products.
-
-    Free layers of one dictionary stay as the paper has them: there the form decides what is
-    learned, not only what it costs.
+    Free steps over one dictionary keep the paper's form: there the form decides what is learned,
+    not only what it costs.
     """
     if len(model.operator.block_sizes) > 1:
-        return "structured"
-    return "structured" if step != "free" and 2 * model.features < model.code_size else "dense"
+        return "residual"
+    return "residual" if step != "free" and 2 * model.features < model.code_size else "gram"
 
 
 def _is_finite(x: Tensor) -> bool:
-    """A finite sum proves it in one pass; an infinite one may only have overflowed."""
+    """Whether all entries are finite; a finite sum proves it in one pass."""
     return bool(torch.isfinite(x.sum())) or bool(torch.isfinite(x).all())

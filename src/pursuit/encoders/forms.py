@@ -2,12 +2,11 @@
 
 Every layer of every encoder is, in the coordinates of the normalised model,
 
-    v = a1 z + a2 z' + e x W' - (c1 z + c2 z') G,        z_new = shrink(v, t)
+    v = a1 z + a2 z' + e x W' - (c1 z + c2 z') G',        z_new = shrink(v, t)
 
 where z and z' are the codes after the last layer and after the one before it. `Gram` multiplies
-by the matrix of the quadratic, ``H = I - G``; `Residual` never forms it and goes through the
-residual, ``x - z V``, which is what the identity of robust PCA asks for and what is cheaper
-where there are many more atoms than features.
+by ``H' = I - G'``; `Residual` never forms G and uses the residual ``x - z V``, which the identity
+of robust PCA needs and which is cheaper where there are many more atoms than features.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class Gram:
     coupling: Tensor
 
     def signal(self, x: Tensor) -> Tensor:
-        """What all layers with this weight need of the signals; computed once."""
+        """The part of v that depends on the signals alone; layers with the same W share it."""
         return x @ self.weight.T
 
     def first(self, signal: Tensor, mix: Mix) -> Tensor:
@@ -82,7 +81,7 @@ class Residual:
     outlier_step
         w, shape (m,), or None.
     decay
-        What the quadratic penalty adds to G on its diagonal, shape (q,), or None.
+        What the quadratic penalty adds to the diagonal of G, shape (q,), or None.
     """
 
     weight: Tensor
@@ -128,11 +127,11 @@ class Layer(NamedTuple):
     thresholds: tuple[Tensor, ...]
 
     def folded(self) -> Layer:
-        """The same layer with its scalars multiplied into the coupling, where that saves passes.
+        """Return the same layer with its scalars multiplied into the coupling, to save passes.
 
-        With ``r = c2/c1`` and ``d = a - c``, a dense layer is
-        ``v = e x W' + (z + r z') (c1 H' + d1 I) + (d2 - d1 r) z'``. Worth a new matrix if many
-        rows follow; for layers whose scalars are numbers.
+        With ``r = c2/c1`` and ``d = a - c``, a layer in the gram form is
+        ``v = e x W' + (z + r z') (c1 H' + d1 I) + (d2 - d1 r) z'``. This
+        pays if many rows follow. Only for layers whose scalars are numbers.
         """
         a1, a2, c1, c2, e = self.mix
         if not isinstance(self.form, Gram) or isinstance(c1, Tensor) or abs(c1) < SMALLEST:
@@ -164,7 +163,7 @@ def _times(factor: Scalar, tensor: Tensor) -> Tensor:
 
 
 def _plus(total: Tensor, factor: Scalar, tensor: Tensor) -> Tensor:
-    """``total + factor tensor`` in one pass; `total` is the caller's own and may be overwritten."""
+    """``total + factor tensor`` in one pass; `total` may be overwritten."""
     if isinstance(factor, Tensor):
         return torch.addcmul(total, factor, tensor)
     return total if factor == 0 else total.add_(tensor, alpha=factor)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..models import SparseModel
-from .encoder import Encoder, check_layers
+from .encoder import Encoder
 
 __all__ = ["ProximalEncoder"]
 
@@ -15,28 +15,27 @@ class ProximalEncoder(Encoder):
     """T proximal steps with learnable matrices, scalars and thresholds.
 
     Untrained it is `layers` steps of fista (with momentum) or ista (without). A layer is
-    ``z_new = shrink(a1 z + a2 z' + e x W' - (c1 z + c2 z') G, t)``; the paper's encoder,
+    ``z_new = shrink(a1 z + a2 z' + e x W' - (c1 z + c2 z') G', t)``; the paper's encoder,
     ``z_new = shrink(x W' + z H', t)``, is ``step="free", momentum=False``.
 
     Parameters
     ----------
     model
-        What is approximated.
+        The model whose codes are approximated.
     layers
-        T, the number of steps.
+        T, the number of layers.
     step
         "coupled" learns W, and G follows from W and the dictionary; "free" learns W and H;
         "model" learns scalars only and follows any change of the dictionary.
     momentum
-        Whether a layer also looks at the code before the last, with five learned scalars.
+        Whether a layer also uses the code before the last, with five learned scalars.
     tied
-        Whether all layers share their matrices. Scalars are per layer in any case; thresholds
-        are, except in the paper's form.
-    structure
-        "dense" multiplies by the matrix G of the quadratic; "structured" goes through the
-        residual ``x - z D`` and never forms G. "auto" is structured for the two-block models
-        (robust PCA and NMF, LowRankSparse), and where coupled or model steps then take fewer
-        multiplications.
+        Whether all layers share their matrices. Scalars are per layer in any case, and so are
+        thresholds, except in the paper's form.
+    form
+        "gram" multiplies by the matrix G of the quadratic; "residual" uses the residual ``x - z D``
+        and never forms G. "auto" is the residual form for the two-block models (robust PCA and
+        NMF, LowRankSparse), and where coupled or model steps then take fewer multiplications.
 
     Examples
     --------
@@ -54,9 +53,9 @@ class ProximalEncoder(Encoder):
         step: str = "coupled",
         momentum: bool = True,
         tied: bool = True,
-        structure: str = "auto",
+        form: str = "auto",
     ) -> None:
-        check_layers(model, layers)
+        self.check(model, layers)
         super().__init__(
             model,
             layers=layers,
@@ -64,7 +63,7 @@ class ProximalEncoder(Encoder):
             step=step,
             momentum=momentum,
             tied=tied,
-            structure=structure,
+            form=form,
             accelerated=True,
         )
 

@@ -1,8 +1,8 @@
-"""Steps: what is learned in the layers, and where it starts.
+"""Steps: the parameters of the layers, and their initial values.
 
-A step owns the parameters of all layers of an encoder and starts them at the algorithm's
-values, so that an encoder that is not trained yet is the algorithm. From fewest to most learned
-numbers: `Model` (scalars), `Coupled` (W and scalars), `Free` (W and H, the paper's form).
+The initial values are those of the algorithm, so that an untrained encoder is the algorithm. From
+fewest to most parameters: `Scalars` (``step="model"``), `Coupled` (W and scalars), `Free` (W and H,
+the paper's form).
 
 With momentum a layer has the two-step form of `forms`, which starts as FISTA. Without it,
 ``a1 = 1`` and ``c1 = e`` is the layer's step size; the paper's form (free, no momentum, one
@@ -22,29 +22,29 @@ from ..penalties import Penalty
 from .forms import Form, Gram, Layer, Mix, Residual
 from .trainable import Kind
 
-__all__ = ["STEPS", "Coupled", "Free", "Model", "Setting", "Step"]
+__all__ = ["STEPS", "Coupled", "Free", "LayerParameters", "Scalars", "Setting"]
 
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """What a step is built for.
+    """The options that the parameters of the layers depend on.
 
     Attributes
     ----------
     penalty
-        The part of the penalty that is shrunk by.
+        The penalty without its quadratic part.
     rates
-        The step size of each layer at the start, in units of 1/constants.
+        The initial step size of each layer, in units of 1/constants.
     momentum
         Whether the layers have the two-step form.
     accelerated
         Whether the two-step form starts as FISTA, or else as a plain step.
     tied
         Whether all layers share their matrices.
-    dense
-        Whether the layers use the matrix of the quadratic or go through the residual.
+    gram
+        Whether the layers multiply by the matrix of the quadratic or use the residual.
     identity
-        Whether the code ends in an identity block that the atoms do not hold.
+        Whether the code ends in an identity block, whose atoms are not stored.
     """
 
     penalty: Penalty
@@ -52,7 +52,7 @@ class Setting:
     momentum: bool
     accelerated: bool
     tied: bool
-    dense: bool
+    gram: bool
     identity: bool
 
     @property
@@ -66,12 +66,12 @@ class Setting:
 
 @dataclass(frozen=True, eq=False)
 class Quadratic:
-    """The smooth part of the normalised model as it stands at this moment.
+    """The smooth part of the normalised model, with the current dictionary.
 
     Attributes
     ----------
     atoms
-        Shape (rows, m).
+        The atoms, shape (rows, m).
     constants
         The step constant of each coefficient, shape (q,).
     curvature
@@ -104,15 +104,15 @@ class Quadratic:
         return coupling + torch.diag(diagonal if self.decay is None else diagonal - self.decay)
 
 
-class Step(nn.Module):
-    """The scalars and the thresholds that all kinds of step have.
+class LayerParameters(nn.Module):
+    """The base: the scalars of all layers.
 
     Parameters
     ----------
     setting
-        What the step is built for.
+        The options.
     start
-        The quadratic whose algorithm it starts as.
+        The quadratic that gives the initial values.
     """
 
     def __init__(self, setting: Setting, start: Quadratic) -> None:
@@ -131,11 +131,11 @@ class Step(nn.Module):
         self.register_parameter("mixing", mixing)
 
     def _has_rates(self) -> bool:
-        """Whether a layer without momentum has a step size of its own."""
+        """Whether each layer without momentum has a step size."""
         return True
 
     def kinds(self, atom_norm: float) -> dict[str, Kind]:
-        """What each parameter is, by its name; a step with further parameters adds them.
+        """Return what each parameter is, by its name; subclasses add theirs.
 
         Parameters
         ----------
@@ -145,13 +145,13 @@ class Step(nn.Module):
         return {} if self.mixing is None else {"mixing": Kind("scalar")}
 
     def project_(self) -> None:
-        """Put every threshold that has become negative back to zero; for after an update."""
+        """Set thresholds that an update has made negative to zero."""
         with torch.no_grad():
             for parameter in self._threshold_parameters():
                 parameter.clamp_(min=0)
 
     def layers(self, now: Quadratic, numbers: bool = False) -> list[Layer]:
-        """The layers, ready to run; with `numbers` the scalars are cut off from gradients."""
+        """Return the layers, ready to run; with `numbers` their scalars have no gradients."""
         return [
             Layer(*parts)
             for parts in zip(
@@ -180,8 +180,8 @@ class Step(nn.Module):
         """The parameters that must not become negative."""
 
 
-class _Weighted(Step):
-    """W is learned, and thresholds for each coefficient or group."""
+class _Weighted(LayerParameters):
+    """W is learned, and a threshold for each coefficient or group."""
 
     def __init__(self, setting: Setting, start: Quadratic) -> None:
         super().__init__(setting, start)
@@ -194,7 +194,7 @@ class _Weighted(Step):
             else nn.Parameter(rates.view(-1, *[1] * t.ndim) * t.to(start.atoms))
             for t in natural
         )
-        if setting.identity and not setting.dense:
+        if setting.identity and not setting.gram:
             self.outlier_step = nn.Parameter(self._stack(start.outlier_step))
         else:
             self.register_parameter("outlier_step", None)
@@ -207,7 +207,7 @@ class _Weighted(Step):
         return kinds if self.outlier_step is None else kinds | {"outlier_step": Kind("diagonal")}
 
     def _stack(self, tensor: Tensor) -> Tensor:
-        """One copy for all layers or one for each, along a new first dimension."""
+        """A copy for all layers or one for each, along a new first dimension."""
         return tensor.detach().expand(self._copies(), *tensor.shape).clone()
 
     def _copies(self) -> int:
@@ -227,21 +227,21 @@ class _Weighted(Step):
 
 
 class Free(_Weighted):
-    """The paper's step: W and H (structured: W and V) are learned, each on its own.
+    """W and H are learned independently, as in the paper (W and V in the residual form).
 
-    Starts at ``W = D / alpha, H = I - D D' / alpha``. Untied, each layer has its own H.
+    Initially ``W = D / alpha, H = I - D D' / alpha``. Untied, each layer has another H.
     """
 
     def __init__(self, setting: Setting, start: Quadratic) -> None:
         super().__init__(setting, start)
         self.weight = nn.Parameter(start.weight.detach().clone())
         products = 1 if setting.tied else max(1, setting.depth - 1)
-        matrix = start.coupling(start.weight) if setting.dense else start.atoms
+        matrix = start.coupling(start.weight) if setting.gram else start.atoms
         matrix = matrix.detach().expand(products, *matrix.shape).clone()
         self.coupling = nn.Parameter(matrix)
 
     def kinds(self, atom_norm: float) -> dict[str, Kind]:
-        unit = 1.0 if self.setting.dense else atom_norm
+        unit = 1.0 if self.setting.gram else atom_norm
         return super().kinds(atom_norm) | {"coupling": Kind("matrix", unit)}
 
     def _has_rates(self) -> bool:
@@ -250,7 +250,7 @@ class Free(_Weighted):
     def _forms(self, now: Quadratic) -> list[Form]:
         # the first layer starts from zero and has no product
         couplings = [self.coupling[0], *_repeat(self.coupling, self.setting.depth - 1)]
-        if self.setting.dense:
+        if self.setting.gram:
             return [Gram(self.weight, matrix) for matrix in couplings]
         return [
             Residual(self.weight, atoms, step, now.decay)
@@ -267,7 +267,7 @@ class Coupled(_Weighted):
 
     def _forms(self, now: Quadratic) -> list[Form]:
         forms: list[Form]
-        if self.setting.dense:
+        if self.setting.gram:
             forms = [Gram(weight, now.coupling(weight)) for weight in self.weight]
             return forms * (self.setting.depth // len(forms))
         if self.setting.tied:
@@ -279,10 +279,10 @@ class Coupled(_Weighted):
         ]
 
 
-class Model(Step):
-    """Only scalars are learned: the matrices are those of the model, ``W = D / alpha``.
+class Scalars(LayerParameters):
+    """Scalars alone are learned; the matrices are those of the model, ``W = D / alpha``.
 
-    A layer has its mixing scalars and a factor of the algorithm's thresholds.
+    A layer has mixing scalars and a factor of the algorithm's thresholds.
     """
 
     def __init__(self, setting: Setting, start: Quadratic) -> None:
@@ -296,7 +296,7 @@ class Model(Step):
 
     def _forms(self, now: Quadratic) -> list[Form]:
         form: Form
-        if self.setting.dense:
+        if self.setting.gram:
             form = Gram(now.weight, now.coupling(now.weight))
         else:
             step = now.outlier_step if self.setting.identity else None
@@ -314,11 +314,15 @@ class Model(Step):
         return [self.factors]
 
 
-STEPS: dict[str, type[Step]] = {"free": Free, "coupled": Coupled, "model": Model}
+STEPS: dict[str, type[LayerParameters]] = {
+    "free": Free,
+    "coupled": Coupled,
+    "model": Scalars,
+}
 
 
 def _repeat(stacked: Tensor, count: int) -> Sequence[Tensor]:
-    """The slices of a stack, or its only slice as often as asked."""
+    """The slices of a stack; a single one is repeated."""
     return [stacked[0]] * count if len(stacked) == 1 else stacked.unbind()
 
 

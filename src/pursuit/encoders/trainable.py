@@ -44,7 +44,7 @@ class Trainable(Protocol):
 
     Members that only some options use are not listed here: ``layers`` and
     ``eager_multiplications`` (`fit` without `steps`), ``iterates`` (`fit` with `layerwise`) and
-    ``follow`` (`OnlineLearner`, unless the dictionary is fixed).
+    ``refresh_constants`` (`OnlineLearner`, unless the dictionary is fixed).
     """
 
     @property

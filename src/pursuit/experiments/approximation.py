@@ -39,7 +39,7 @@ __all__ = ["ApproximationSettings", "Reproduction"]
 PAPER, OURS = "the paper's encoder", "our encoder"
 FORMS: dict[str, Callable[[RobustNMF, int], ProximalEncoder]] = {
     PAPER: lambda model, layers: ProximalEncoder(
-        model, layers, step="free", momentum=False, structure="dense"
+        model, layers, step="free", momentum=False, form="gram"
     ),
     OURS: lambda model, layers: ProximalEncoder(model, layers),
 }

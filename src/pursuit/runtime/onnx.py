@@ -24,8 +24,6 @@ from .program import Array, Layer, Program
 if TYPE_CHECKING:
     import onnx
 
-    from ..encoders.encoder import Encoder
-
 __all__ = ["export_onnx", "graph"]
 
 #: the oldest version of the operators that has all that is used here
@@ -46,7 +44,7 @@ Term = tuple[Factor, str]
 
 
 def export_onnx(
-    encoder: Encoder | Program | str | os.PathLike[str],
+    encoder: Any,
     path: str | os.PathLike[str],
     opset: int = 17,
 ) -> None:
