@@ -150,39 +150,16 @@ def fit(
 
     Example: pursuit fit lasso X.npy --atoms 256 --layers 7 -o model.safetensors
     """
-    options = {"lam": lam, "lam_star": lam_star, "lam_group": lam_group, "groups": groups}
-    for name, value in options.items():
-        if value is not None and kind not in OPTIONS[name]:
-            fitting = ", ".join(OPTIONS[name])
-            raise UsageError(f"--{name.replace('_', '-')} is for {fitting}, not {kind}", context)
-    if kind is Kind.NMF:
-        if lam_star == "auto":
-            raise UsageError("--lam-star must be a number for nmf", context)
-        lam_star = lam_star or "0"
-    atoms = atoms or (8 if kind in OPTIONS["lam_star"] else 64)
-    groups = groups or 4
-    if kind in GROUPED and atoms % groups:
-        raise UsageError(
-            f"--atoms must be a multiple of --groups, got {atoms} and {groups}", context
-        )
-    weights = (
-        _weight(lam, "lam", context),
-        _weight(lam_star, "lam-star", context),
-        _weight(lam_group, "lam-group", context),
-    )
+    weights = {"lam": lam, "lam_star": lam_star, "lam_group": lam_group}
+    model = _model(context, kind, atoms, groups, weights)
     from .data import check_output, open_pictures, open_table
     from .fit_run import Plan, run
     from .output import show
     from .progress import shown
 
     plan = Plan(
-        kind=kind.value,
-        atoms=atoms,
+        **model,
         layers=layers,
-        lam=weights[0],
-        lam_star=weights[1],
-        lam_group=weights[2],
-        groups=groups,
         step=None if step is None else step.value,
         regime=regime.value,
         steps=steps,
@@ -207,6 +184,32 @@ def fit(
     show(written, _summary(written), as_json)
 
 
+def _model(
+    context: typer.Context,
+    kind: Kind,
+    atoms: int | None,
+    groups: int | None,
+    weights: dict[str, str | None],
+) -> dict[str, Any]:
+    """The options of the model with their defaults; a usage error if they do not fit its kind."""
+    for name, value in {**weights, "groups": groups}.items():
+        if value is not None and kind not in OPTIONS[name]:
+            fitting = ", ".join(OPTIONS[name])
+            raise UsageError(f"--{name.replace('_', '-')} is for {fitting}, not {kind}", context)
+    if kind is Kind.NMF:
+        if weights["lam_star"] == "auto":
+            raise UsageError("--lam-star must be a number for nmf", context)
+        weights = {**weights, "lam_star": weights["lam_star"] or "0"}
+    atoms = atoms or (8 if kind in OPTIONS["lam_star"] else 64)
+    groups = groups or 4
+    numbers = {name: _weight(value, name, context) for name, value in weights.items()}
+    if kind in GROUPED and atoms % groups:
+        raise UsageError(
+            f"--atoms must be a multiple of --groups, got {atoms} and {groups}", context
+        )
+    return {"kind": kind.value, "atoms": atoms, "groups": groups, **numbers}
+
+
 def _weight(value: str | None, name: str, context: typer.Context) -> float | str:
     if value is None or value == "auto":
         return "auto"
@@ -215,8 +218,8 @@ def _weight(value: str | None, name: str, context: typer.Context) -> float | str
     except ValueError:
         number = -1.0
     if not 0 <= number < float("inf"):
-        raise UsageError(f"--{name} must be auto or a number that is not negative, got {value}",
-                         context)  # fmt: skip
+        option = name.replace("_", "-")
+        raise UsageError(f"--{option} must be auto or a number >= 0, got {value}", context)
     return number
 
 

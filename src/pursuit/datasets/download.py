@@ -102,7 +102,8 @@ def fetch(
                 f"if the new content is right, remove its line from {folder / CHECKSUMS}"
             )
         raise ValueError(
-            f"{url} has the sha256 {actual}, but {known} was expected; nothing was saved"
+            f"{url} has the sha256 {actual}, but {known} was expected; "
+            "check both, nothing was saved"
         )
 
     try:
