@@ -147,7 +147,7 @@ ROWS = [
     {"encoders"},
     {"persistence"},
     {"dictionary", "dictionary_kernels"},
-    {"batches", "regimes", "optimisation", "training_loop", "training", "online"},
+    {"batches", "regimes", "changes", "optimisation", "training_loop", "training", "online"},
     {"estimators"},
     {"report", "plots"},
     {"datasets"},

@@ -682,7 +682,7 @@ def test_what_a_bank_refuses() -> None:
         pu.EncoderBank([])
     with pytest.raises(ValueError, match="shared must be 'low_rank' or None"):
         pu.EncoderBank([encoder], shared="sparse")
-    with pytest.raises(TypeError, match="EncoderBank needs an encoder.* but Lasso has no model"):
+    with pytest.raises(TypeError, match=r"EncoderBank needs an encoder, .* Lasso has no model"):
         pu.EncoderBank([lasso], shared=None)
     first, second = bank_models(2)
     changed = second.replace(low_rank=2 * second.low_rank)

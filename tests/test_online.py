@@ -13,7 +13,8 @@ import torch
 import pursuit as pu
 from families import problem
 from processes import kill_some
-from pursuit import regimes
+from pursuit import changes, regimes
+from pursuit.datasets import textures
 from pursuit.models import Lasso, RobustPCA
 
 
@@ -144,6 +145,86 @@ def test_a_stream_that_stays_the_same_does_not_change() -> None:
     x, _ = stream(11, 30_000)
     online = learner("model", dictionary="fixed", steps=1).partial_fit(x)
     assert list(online.changes) == []
+
+
+def halves(rows: int, features: int, seed: int = 0) -> torch.Tensor:
+    """Sparse samples, first in one half of the coordinates and then in the other."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (2, rows, features // 2)
+    x = torch.randn(shape, generator=generator) * (torch.rand(shape, generator=generator) < 0.3)
+    zero = torch.zeros(rows, features // 2)
+    return torch.cat([torch.cat([x[0], zero], dim=1), torch.cat([zero, x[1]], dim=1)])
+
+
+@pytest.mark.parametrize("features", [16, 200])
+def test_a_change_at_the_same_objective_is_seen(features: int) -> None:
+    """For a model that is the same in all coordinates both halves of the stream cost the same."""
+    x = halves(4000, features)
+    model = Lasso(torch.eye(features), 0.1)
+    encoder = pu.ProximalEncoder(model, 3, "model")
+    online = pu.OnlineLearner(encoder, dictionary="fixed", steps=1).partial_fit(x)
+    values = [point.objective for point in online.history]
+    before, after = sum(values[20:40]), sum(values[60:])
+    assert abs(after - before) < 0.05 * before
+    (change,) = online.changes
+    assert 4000 < change <= 4600
+
+
+def test_the_search_for_changes_resumes_bit_by_bit(tmp_path: Path) -> None:
+    x = halves(3000, 16)
+
+    def build() -> pu.OnlineLearner:
+        return pu.OnlineLearner(pu.ProximalEncoder(Lasso(torch.eye(16), 0.1), 3), steps=1)
+
+    unbroken = build().partial_fit(x)
+    assert 3000 < unbroken.changes[0] <= 3600
+    for stop in (1250, 3150):
+        path = tmp_path / f"{stop}.safetensors"
+        build().partial_fit(x[:stop]).save(path)
+        resumed = build().resume(path).partial_fit(x[stop:])
+        assert resumed.changes == unbroken.changes
+        assert resumed._detector.levels == unbroken._detector.levels
+        for key, tensor in resumed._detector.moments.state.items():
+            assert torch.equal(tensor, unbroken._detector.moments.state[key])
+        assert torch.equal(state(resumed), state(unbroken))
+
+
+@pytest.mark.parametrize("features", [2, 16, 100])
+@pytest.mark.parametrize("chunk", [20, 100])
+def test_stationary_samples_raise_no_alarm(chunk: int, features: int) -> None:
+    """Directions of samples alone: heavy-tailed, sparse and of very unequal energies."""
+    generator = torch.Generator().manual_seed(chunk + features)
+    scale = 1 / torch.arange(1.0, features + 1)
+    detector = changes.ChangeDetector(features)
+    for _ in range(1000):
+        x = scale * torch.randn(chunk, features, generator=generator) ** 3
+        x *= torch.rand(chunk, features, generator=generator) < 0.5
+        assert not detector.has_changed(x, 1.0)
+
+
+def test_a_slow_turn_is_not_a_change() -> None:
+    """A quarter turn of two directions over 20 000 samples."""
+    x, _ = turning(4, 20_000)
+    detector = changes.ChangeDetector(20)
+    assert not any(detector.has_changed(chunk, 1.0) for chunk in x.split(100))
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("seed", range(2))
+def test_textures_of_equal_objective_are_told_apart(seed: int, data_folder: Path) -> None:
+    """Patches of straw and bark are coded equally well, but they are other patches."""
+    pictures = textures.read_folder(data_folder / "textures", ["straw", "bark"])
+    chosen = dict(zip(pictures.names, pictures.pictures, strict=True))
+    x = torch.cat(
+        [textures.draw(chosen[name], 4000, 8, seed=seed)[0] for name in ("straw", "bark")]
+    )
+    model = Lasso(pu.learn(x[:1000], 64, 1.0, passes=3, seed=seed), 1.0)
+    encoder = pu.CoordinateEncoder(
+        model, 4, [8, 8, 16, 64], step="model", momentum=True, final="partial"
+    )
+    online = pu.OnlineLearner(encoder, steps=2, seed=seed).partial_fit(x)
+    (change,) = online.changes
+    assert 4000 < change <= 4600
 
 
 def turning(seed: int, n: int, turn: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:

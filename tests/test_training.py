@@ -287,7 +287,7 @@ def test_a_step_with_parameters_of_its_own_is_trained(monkeypatch: pytest.Monkey
     model, x = signals("lasso", 600)
     encoder = pu.ProximalEncoder(model, 3, "biased")
     pu.fit(encoder, x, steps=40)
-    moved = (encoder.step.bias - 1).abs()
+    moved = (encoder.step.bias.detach() - 1).abs()
     assert 0 < float(moved.max()) < 40 * 0.1 * 1e-2
 
 

@@ -1,18 +1,16 @@
 """OnlineLearner: an encoder and its dictionary that follow a stream.
 
-No fixed distribution, no exact solver: each chunk of samples is encoded, its codes renew the
-dictionary, and the encoder takes a training step on a sliding window. The cost for each sample and
-the memory are constant. What comes in is worked off in chunks of one size, so the result does
-not depend on how the stream was cut into calls.
+No distribution is assumed and no exact solver is called: each chunk of samples is encoded, its
+codes update the dictionary, and the encoder is trained for a few steps on a sliding window. The
+cost per sample and the memory are constant. Samples are processed in chunks of a fixed size, so
+the result does not depend on how the stream is divided into calls.
 """
 
 from __future__ import annotations
 
-import math
 import os
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,30 +18,36 @@ import torch
 from torch import Tensor, nn
 
 from .batches import Batch, Targets, as_tensors
+from .changes import PAST, RECENT, YOUNG, ChangeDetector, running_mean
 from .dictionary import OnlineDictionary
-from .encoders.trainable import Trainable, require_members
+from .encoders.trainable import Trainable, declared_kinds, require_members
 from .optimisation import CLIP, adam_state, adam_tensors, learning_rate
 from .persistence import below, read, write
 from .regimes import Regime, Unsupervised, as_regime, record_regime
 
 __all__ = ["OnlineLearner", "Point"]
 
-#: chunks over which the recent and the past objective are averaged
-RECENT, PAST = 5, 50
-#: how many chunks the history remembers
+#: the number of chunks that the history keeps
 REMEMBERED = 10_000
-#: the stream has changed if the recent objective is off by so many standard deviations and at
-#: least by this part of itself; the first chunks, in which everything improves, do not count
-CHANGED, CHANGED_PART, YOUNG = 5.0, 0.05, 10
-#: when the stream changes, earlier samples keep this part of their weight in the dictionary
+#: when the stream changes, earlier samples keep this fraction of their weight in the dictionary
 KEPT = 0.01
-#: chunks between two looks at the step constants, which cost an eigenvalue; in the first chunks
-#: after a change, when the dictionary moves fast, they are renewed each time
+#: chunks between two updates of the step constants, which cost an eigenvalue; in the first chunks
+#: after a change, when the dictionary moves fast, they are updated every time
 FOLLOW_EVERY = 10
 
 
 class Point(NamedTuple):
-    """The state of the stream at one chunk."""
+    """The state of the stream after one chunk.
+
+    Attributes
+    ----------
+    samples
+        The number of samples so far.
+    objective
+        The mean objective of the chunk, before anything was learned from it.
+    drift
+        See `OnlineLearner.drift`.
+    """
 
     samples: int
     objective: float
@@ -51,47 +55,47 @@ class Point(NamedTuple):
 
 
 class OnlineLearner:
-    """Learns from whatever comes.
+    """Trains an encoder and its dictionary on a stream of samples.
 
     Parameters
     ----------
     encoder
-        What is trained, in place.
+        The encoder, or any module with the members of `pursuit.encoders.trainable.Trainable`. It
+        is trained in place.
     regime
         What it is trained for; by default `regimes.Unsupervised`.
     dictionary
-        What renews the dictionary: by default an `OnlineDictionary` for the encoder's model, whose
-        memory follows the stream; one that is given keeps its own beta; "fixed" leaves the
-        dictionary as it is.
+        What updates the dictionary: by default an `OnlineDictionary` for the model of the encoder
+        whose memory adapts to the stream. An `OnlineDictionary` that you pass keeps its beta;
+        "fixed" leaves the dictionary unchanged.
     window
-        How many of the last samples the encoder is trained on.
+        The encoder is trained on the last `window` samples.
     memory
-        How many samples the dictionary remembers at most. It remembers a quarter of what has
-        come since the stream last changed, and at least five samples an atom.
+        The largest number of samples that the dictionary remembers. It remembers a quarter of the
+        samples since the last change of the stream, and at least five samples per atom.
     chunk
-        How many samples are taken at a time.
+        The number of samples that are processed at a time.
     batch_size
-        How many rows of the window make a training step.
+        The number of rows of the window in a training step.
     steps
-        Training steps for each chunk.
+        The number of training steps for each chunk.
     rate
         A factor of the learning rates.
     seed
-        Seeds which rows of the window are drawn.
+        Seeds the choice of rows from the window.
 
     Attributes
     ----------
     samples
-        How many samples have been worked off.
+        The number of processed samples.
     drift
-        The mean objective of the last few chunks over that of the last fifty: about 1 on
-        stationary data, above it when the data leave what was learned.
+        The mean objective of the last 5 chunks divided by that of the last 50: about 1 on
+        stationary data, larger when the data move away from what was learned.
     changes
-        The numbers of the samples at which the objective left its past, up or down, by far more
-        than it varies; the last 10 000 of them.
+        The sample numbers at which the stream changed abruptly (see `pursuit.changes`); the last
+        10 000 of them.
     history
-        A `Point` for each of the last 10 000 chunks; objectives are of new data, before
-        anything was learned from them.
+        A `Point` for each of the last 10 000 chunks.
 
     Examples
     --------
@@ -144,10 +148,10 @@ class OnlineLearner:
         self.history: deque[Point] = deque(maxlen=REMEMBERED)
         self.changes: deque[int] = deque(maxlen=REMEMBERED)
         self._recent = self._past = float("nan")
-        self._level = _Level()
+        self._detector = ChangeDetector(encoder.features)
         self._seen = _Rows()
         self._waiting = _Rows()
-        kinds = encoder.kinds()
+        kinds = declared_kinds(encoder)
         self._trained = {
             name: parameter
             for name, parameter in encoder.named_parameters()
@@ -166,14 +170,29 @@ class OnlineLearner:
 
     @property
     def received(self) -> int:
-        """How many samples have come in, those that wait for their chunk included.
+        """The number of samples received, including those that do not fill a chunk yet.
 
-        Whoever resumes a stream goes on behind them.
+        A resumed stream continues with the sample after them.
         """
         return self.samples + len(self._waiting)
 
     def partial_fit(self, x: Any, targets: Any = None) -> OnlineLearner:
-        """Learn from new samples; what does not fill a chunk yet waits for the next call."""
+        """Learn from new samples.
+
+        Samples that do not fill a chunk yet are kept for the next call.
+
+        Parameters
+        ----------
+        x
+            Samples, shape (n, m).
+        targets
+            What the regime compares with, as for `fit`.
+
+        Returns
+        -------
+        OnlineLearner
+            The learner itself.
+        """
         model, features = self.encoder.model, self.encoder.features
         batch = Batch(*as_tensors(x, targets, model.dtype)).to(model.device)
         if batch.x.ndim != 2 or batch.x.shape[1] != features:
@@ -190,15 +209,15 @@ class OnlineLearner:
         encoder = self.encoder
         with torch.no_grad():
             codes, signals, model = encoder(batch.x), encoder.prepare(batch.x), encoder.model
-            value = float(model.objective(signals, codes).mean())
-            self._note(value, len(batch.x))
+            self._record(batch.x, float(model.objective(signals, codes).mean()))
             if self.dictionary is not None:
                 if self._adaptive:
                     self._remember(self.dictionary)
                 learned = self.dictionary.learn_batch(model, signals, codes, under_ridge=True)
                 for name, tensor in learned.items():
                     model.dictionaries[name].copy_(tensor)
-                if self._level.chunks < YOUNG or self._level.chunks % FOLLOW_EVERY == 0:
+                chunks = self._detector.chunks
+                if chunks < YOUNG or chunks % FOLLOW_EVERY == 0:
                     encoder.refresh_constants()
         self._seen.add(batch)
         self._seen.drop(len(self._seen) - self.window)
@@ -206,8 +225,8 @@ class OnlineLearner:
             self._step(number)
 
     def _remember(self, dictionary: OnlineDictionary) -> None:
-        """Set how much the dictionary forgets: long memories are for streams that stay the same."""
-        since = self._level.chunks * self.chunk
+        """Set how much the dictionary forgets: the longer the stream is stationary, the less."""
+        since = self._detector.chunks * self.chunk
         if since == 0:
             dictionary.decay(KEPT)
         dictionary.remember(since, most=self.memory)
@@ -221,39 +240,44 @@ class OnlineLearner:
         torch.autograd.backward(loss)
         trained = [p for p in self._trained.values() if p.grad is not None]
         norm = nn.utils.clip_grad_norm_(trained, CLIP * max(abs(self._past), 1e-30))
-        # a sample that blows up says nothing that could be learned from
+        # there is nothing to learn from a sample that blows up
         if bool(torch.isfinite(norm)) and bool(torch.isfinite(loss)):
             self._optimiser.step()
             self.encoder.project_()
         self._optimiser.zero_grad(set_to_none=True)
 
-    def _note(self, value: float, count: int) -> None:
-        self.samples += count
+    def _record(self, x: Tensor, objective: float) -> None:
+        """Take a chunk into the history, and look for a change of the stream."""
+        self.samples += len(x)
         chunks = self.samples // self.chunk
-        self._recent = _average(self._recent, value, min(RECENT, chunks))
-        self._past = _average(self._past, value, min(PAST, chunks))
-        self.history.append(Point(self.samples, value, self.drift))
-        if self._level.left(value):
+        self._recent = running_mean(self._recent, objective, min(RECENT, chunks))
+        self._past = running_mean(self._past, objective, min(PAST, chunks))
+        self.history.append(Point(self.samples, objective, self.drift))
+        if self._detector.has_changed(x, objective):
             self.changes.append(self.samples)
 
     # ---- files ------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Everything that the learner has become, in one file, whole or not at all."""
+        """Write the complete state of the learner to one file."""
         tensors = {f"encoder.{name}": t for name, t in self.encoder.state_dict().items()}
         remembered = adam_tensors(self._optimiser.state_dict())
         tensors |= {f"adam.{name}": value for name, value in remembered.items()}
         if self.dictionary is not None:
             tensors |= {f"online.{key}": t for key, t in self.dictionary.state.items()}
-        for room, rows in (("seen", self._seen), ("waiting", self._waiting)):
-            tensors |= {f"{room}.{key}": t for key, t in rows.state.items()}
+        for prefix, state in (
+            ("seen", self._seen.state),
+            ("waiting", self._waiting.state),
+            ("moments", self._detector.moments.state),
+        ):
+            tensors |= {f"{prefix}.{key}": t for key, t in state.items()}
         tensors["history"] = torch.tensor(list(self.history), dtype=torch.float64).reshape(-1, 3)
         info = {
             "kind": "learner",
             "settings": self._settings(),
             "samples": self.samples,
             "changes": list(self.changes),
-            "level": asdict(self._level),
+            "levels": self._detector.levels,
             "recent": self._recent,
             "past": self._past,
             "regime": self.regime.state,
@@ -261,13 +285,21 @@ class OnlineLearner:
         write(path, tensors, info)
 
     def resume(self, path: str | os.PathLike[str]) -> OnlineLearner:
-        """Take up what `save` wrote; the learner must have been built with the same settings."""
+        """Restore the state that `save` wrote.
+
+        The learner must have been built with the same settings.
+
+        Returns
+        -------
+        OnlineLearner
+            The learner itself.
+        """
         tensors, info = read(path)
         if info.get("kind") != "learner":
             raise ValueError(f"{path} does not hold a learner, but {info.get('kind')!r}")
-        if info["settings"] != self._settings():
-            own = self._settings()
-            changed = [key for key, value in own.items() if info["settings"].get(key) != value]
+        settings = self._settings()
+        if info["settings"] != settings:
+            changed = [key for key, value in settings.items() if info["settings"].get(key) != value]
             raise ValueError(f"{path} holds another learner: {', '.join(changed)} differ")
         self.encoder.load_state_dict(below(tensors, "encoder."))
         self._optimiser.load_state_dict(adam_state(self._optimiser, below(tensors, "adam.")))
@@ -279,7 +311,8 @@ class OnlineLearner:
         self.history = deque((Point(int(n), f, d) for n, f, d in points), maxlen=REMEMBERED)
         self.samples = info["samples"]
         self.changes = deque(info["changes"], maxlen=REMEMBERED)
-        self._level = _Level(**info["level"])
+        self._detector.moments.state = below(tensors, "moments.")
+        self._detector.levels = info["levels"]
         self._recent, self._past = info["recent"], info["past"]
         self.regime.state = info["regime"]
         record_regime(self.regime, self.encoder)
@@ -298,37 +331,8 @@ class OnlineLearner:
         }
 
 
-@dataclass
-class _Level:
-    """What the objective has been since the stream last changed, and how much it varies."""
-
-    chunks: int = 0
-    last: float = 0.0
-    recent: float = 0.0
-    mean: float = 0.0
-    variance: float = 0.0
-
-    def left(self, value: float) -> bool:
-        """Take in the objective of a chunk; whether the stream has changed."""
-        if not math.isfinite(value):
-            return False
-        self.chunks += 1
-        self.recent = _average(self.recent, value, min(RECENT, self.chunks))
-        off, usual = abs(self.recent - self.mean), math.sqrt(self.variance / RECENT)
-        if self.chunks > YOUNG and off > max(CHANGED * usual, CHANGED_PART * abs(self.mean)):
-            self.chunks = 0
-            return True
-        self.mean = _average(self.mean, value, min(PAST, self.chunks))
-        # from differences of neighbours, because a slow trend is no variation
-        square = (value - self.last) ** 2 / 2
-        if self.chunks > 1:
-            self.variance = _average(self.variance, square, min(PAST, self.chunks - 1))
-        self.last = value
-        return False
-
-
 class _Rows:
-    """Samples in the order of their arrival, with their targets."""
+    """Samples in order of arrival, with their targets."""
 
     def __init__(self) -> None:
         self.parts: dict[str, Tensor] = {}
@@ -346,7 +350,7 @@ class _Rows:
         }
 
     def pop(self, count: int) -> Batch:
-        """The oldest samples, which are then gone."""
+        """Remove the oldest samples and return them."""
         batch = self.rows(torch.arange(count))
         self.drop(count)
         return batch
@@ -379,8 +383,3 @@ def _flat(targets: Targets | None) -> dict[str, Tensor]:
     if isinstance(targets, Tensor):
         return {"targets": targets}
     return {f"targets.{name}": t for name, t in targets.items()}
-
-
-def _average(mean: float, value: float, count: int) -> float:
-    """The mean over about so many values, the new one included."""
-    return value if count <= 1 else mean + (value - mean) / count

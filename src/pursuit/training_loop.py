@@ -23,7 +23,7 @@ from ._checks import require_choice
 from .batches import Batch, Source
 from .dictionary import OnlineDictionary
 from .encoders.bank import EncoderBank
-from .encoders.trainable import Trainable, require_members
+from .encoders.trainable import Trainable, declared_kinds, require_members
 from .optimisation import CLIP, adam_state, adam_tensors, default_steps, learning_rate
 from .persistence import below, read, write
 from .progress import Callback, Progress
@@ -124,18 +124,11 @@ class Run:
             "layerwise": layerwise,
             "batch_size": batch_size,
         }
-        self.kinds = encoder.kinds()
-        everything = dict(self.encoder.named_parameters())
-        undeclared = [name for name in everything if name not in self.kinds]
-        if undeclared:
-            raise TypeError(
-                f"{type(encoder).__name__}.kinds() must name all parameters, but "
-                f"{', '.join(undeclared)} is missing; add it with its Kind"
-            )
+        self.kinds = declared_kinds(encoder)
         #: everything that is learned, by the optimiser or from the statistics
         self.parameters = {
             name: parameter
-            for name, parameter in everything.items()
+            for name, parameter in self.encoder.named_parameters()
             if dictionary != "fixed" or self.kinds[name].role != "dictionary"
         }
         self.history = History()
@@ -292,7 +285,7 @@ class Run:
         return loss
 
     def _project(self, batch: Batch) -> None:
-        """Restore the constraints on the parameters, and solve for the dictionary if asked to."""
+        """Restore the constraints on the parameters, and solve for the dictionary from statistics."""
         for member in self.members:
             member.project_()
         with torch.no_grad():

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from ..models import SparseModel
 
-__all__ = ["Kind", "Role", "Trainable", "require_members"]
+__all__ = ["Kind", "Role", "Trainable", "declared_kinds", "require_members"]
 
 Role = Literal["scalar", "diagonal", "threshold", "matrix", "dictionary"]
 
@@ -101,3 +101,18 @@ def require_members(encoder: object, user: str, names: Iterable[str] = MEMBERS) 
             f"{type(encoder).__name__} has no {', '.join(missing)}; see "
             "pursuit.encoders.trainable.Trainable"
         )
+
+
+def declared_kinds(encoder: Any) -> Mapping[str, Kind]:
+    """The kinds of all parameters of an encoder or a bank.
+
+    Raises a TypeError that names the parameters without a kind.
+    """
+    kinds: Mapping[str, Kind] = encoder.kinds()
+    missing = [name for name, _ in encoder.named_parameters() if name not in kinds]
+    if missing:
+        raise TypeError(
+            f"{type(encoder).__name__}.kinds() must name all parameters, but "
+            f"{', '.join(missing)} is missing; add it with its Kind"
+        )
+    return kinds
