@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -26,8 +27,9 @@ from .batches import Source, as_source, as_tensors
 from .dictionary import OnlineDictionary
 from .encoders.bank import EncoderBank
 from .encoders.encoder import Encoder
+from .guard import guard
 from .persistence import below, read, write
-from .regimes import Batch, Regime, Unsupervised, as_regime
+from .regimes import Approximation, Batch, Regime, Unsupervised, as_regime
 
 __all__ = ["RATES", "History", "Progress", "fit"]
 
@@ -41,6 +43,8 @@ RATES = {"matrix": 2.0, "scalar": 1e-2, "diagonal": 3e-3, "thresholds": 0.03, "d
 LARGEST_RATE = 2e-2
 #: the largest norm of the gradient, as a multiple of the loss at the start
 CLIP = 0.4
+#: the weight of the guard against blow-ups, as a multiple of the loss at the start
+GUARD = 0.02
 #: how often validation is looked at in a run, and how many looks without progress end it
 LOOKS, PATIENCE = 40, 15
 #: the fewest steps between two looks
@@ -365,7 +369,7 @@ class _Run:
         if self._has_exploded(value):
             self._roll_back(step, value)
             return self.running
-        torch.autograd.backward(loss)
+        torch.autograd.backward(loss + self._guard(step, batch))
         trained = [p for p in self.parameters.values() if p.grad is not None]
         norm = nn.utils.clip_grad_norm_(trained, CLIP * self.scale)
         if not bool(torch.isfinite(norm)):
@@ -386,6 +390,15 @@ class _Run:
             each = [self.regime.loss(self.encoder, batch, codes) for codes in earlier]
             loss = loss + self.layerwise * torch.stack(each).mean()
         return loss
+
+    def _guard(self, step: int, batch: Batch) -> Tensor | float:
+        """What keeps an encoder that minimises the objective from blowing up on other signals."""
+        if GUARD == 0 or not isinstance(self.encoder, Encoder):
+            return 0.0
+        if not isinstance(self.regime, Unsupervised | Approximation):
+            return 0.0
+        rng = np.random.default_rng([self.settings["seed"], step, len(batch.x)])
+        return GUARD * self.scale * guard(self.encoder, batch.x, rng)
 
     def _project(self, batch: Batch) -> None:
         """Thresholds stay non-negative, dictionaries in their constraints."""
