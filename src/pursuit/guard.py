@@ -20,7 +20,7 @@ __all__ = ["guard", "hard_rows"]
 #: one hard row is made for so many rows of a batch
 SHARE = 8
 #: hard rows are up to this many times larger than the rows that they are made of
-LARGEST = 10.0
+LARGEST = 1.25
 
 
 def guard(encoder: Encoder, x: Tensor, rng: np.random.Generator) -> Tensor:
@@ -64,7 +64,7 @@ def hard_rows(x: Tensor, rng: np.random.Generator) -> Tensor:
     order = torch.from_numpy(rng.random((count, x.shape[1])).argsort(axis=1)).to(x.device)
     kind = torch.arange(count, device=x.device)[:, None] % 3
     rows = x[first]
-    rows = torch.where(kind == 0, rows + x[second], rows)
+    rows = torch.where(kind == 0, (rows + x[second]) / 2**0.5, rows)
     rows = torch.where(kind == 1, rows.gather(1, order), rows)
     factors = torch.from_numpy(LARGEST ** rng.random((count, 1))).to(x)
     return rows * factors

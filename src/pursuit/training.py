@@ -44,7 +44,7 @@ LARGEST_RATE = 2e-2
 #: the largest norm of the gradient, as a multiple of the loss at the start
 CLIP = 0.4
 #: the weight of the guard against blow-ups, as a multiple of the loss at the start
-GUARD = 0.02
+GUARD = 0.005
 #: how often validation is looked at in a run, and how many looks without progress end it
 LOOKS, PATIENCE = 40, 15
 #: the fewest steps between two looks
