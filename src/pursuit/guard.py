@@ -17,9 +17,10 @@ from .encoders.encoder import Encoder
 
 __all__ = ["guard", "hard_rows"]
 
-#: one hard row is made for so many rows of a batch
+#: the number of rows of a batch for each hard row
 SHARE = 8
-#: hard rows are up to this many times larger than the rows that they are made of
+#: hard rows are up to this many times larger than the rows that they are made of. Larger factors
+#: extend the stability to larger signals and cost accuracy, most in shallow encoders.
 LARGEST = 1.25
 
 
@@ -55,9 +56,9 @@ def guard(encoder: Encoder, x: Tensor, rng: np.random.Generator) -> Tensor:
 def hard_rows(x: Tensor, rng: np.random.Generator) -> Tensor:
     """Signals that are harder to encode than x, made of its rows, shape (ceil(n / 8), m).
 
-    In equal parts sums of two rows, rows with their features shuffled, and plain rows, each
-    multiplied by a factor between 1 and 10, uniform on a logarithmic scale. Non-negative signals
-    stay non-negative.
+    In equal parts sums of two rows (divided by sqrt(2)), rows with their features shuffled, and
+    plain rows, each multiplied by a factor between 1 and `LARGEST`, uniform on a logarithmic scale.
+    Non-negative signals stay non-negative.
     """
     count = -(-len(x) // SHARE)
     first, second = torch.from_numpy(rng.integers(len(x), size=(2, count))).to(x.device)

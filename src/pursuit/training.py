@@ -237,7 +237,7 @@ class _Run:
         if layerwise > 0 and len(self.members) > 1:
             raise ValueError("layerwise losses are for one encoder, not for a bank")
         self.steps = default_steps(self.members) if steps is None else steps
-        self.layerwise = layerwise
+        self.seed, self.layerwise = seed, layerwise
         self.features = self.members[0].model.features
         self.dtype = self.members[0].model.dtype
         self.device = self.members[0].model.device
@@ -397,7 +397,7 @@ class _Run:
             return 0.0
         if not isinstance(self.regime, Unsupervised | Approximation):
             return 0.0
-        rng = np.random.default_rng([self.settings["seed"], step, len(batch.x)])
+        rng = np.random.default_rng([self.seed, step, len(batch.x)])
         return GUARD * self.scale * guard(self.encoder, batch.x, rng)
 
     def _project(self, batch: Batch) -> None:
