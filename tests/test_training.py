@@ -20,6 +20,7 @@ from processes import kill_some
 from pursuit import models, regimes, training_loop
 from pursuit.encoders import steps
 from pursuit.encoders.trainable import Kind
+from pursuit.guard import guard, hard_rows
 from test_encoders import KINDS, bank_models, build, thresholds_of
 
 
@@ -124,6 +125,47 @@ def test_supervision_beats_the_exact_model_in_separation() -> None:
     assert not torch.equal(encoder.dictionary, dictionary)
     with pytest.raises(ValueError, match="trained for 'supervised'"):
         encoder.best(test.mixture)
+
+
+def test_the_guard_keeps_deep_encoders_from_blowing_up(monkeypatch) -> None:
+    # without the guard the worst code is six times worse than zero
+    monkeypatch.setattr(training_loop, "GUARD", 0.02)
+    monkeypatch.setattr("pursuit.guard.LARGEST", 10.0)
+    generator = torch.Generator().manual_seed(0)
+    # atoms with a common direction: few at a time allow far longer steps than all at once
+    atoms = torch.randn(48, 12, generator=generator)
+    atoms[:, 0] += 2
+    model = models.Lasso(torch.nn.functional.normalize(atoms), 0.2)
+    sparse = torch.randn(7000, 48, generator=generator)
+    sparse = sparse * (torch.rand(7000, 48, generator=generator) < 0.06)
+    x = sparse @ model.dictionary + 0.02 * torch.randn(7000, 12, generator=generator)
+    train, test = x[:3000], 5 * x[3000:]
+    encoder = pu.ProximalEncoder(model, 12)
+    pu.fit(encoder, train, steps=200)
+    with torch.no_grad():
+        reached = model.objective(test, encoder(test))
+    zero = model.objective(test, test.new_zeros(len(test), 48))
+    assert float((reached / zero.clamp_min(0.1)).max()) < 1.5
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_hard_rows_are_larger_and_keep_the_sign_of_the_data(sign: float) -> None:
+    x = sign * torch.rand(100, 6, generator=torch.Generator().manual_seed(0))
+    rows = hard_rows(x, np.random.default_rng(0))
+    assert rows.shape == (13, 6)
+    assert rows.dtype == x.dtype
+    assert (sign * rows >= 0).all()
+    assert x.abs().mean() < rows.abs().mean() < 2 * x.abs().mean()
+    assert torch.equal(rows, hard_rows(x, np.random.default_rng(0)))
+
+
+def test_the_guard_is_zero_for_an_encoder_that_descends() -> None:
+    model, x = signals("lasso")
+    encoder = pu.ProximalEncoder(model, 3, momentum=False)  # ista never ascends
+    value = guard(encoder, x, np.random.default_rng(0))
+    torch.autograd.backward(value)
+    assert value.item() == 0
+    assert all(p.grad is None or not p.grad.any() for p in encoder.step.parameters())
 
 
 # ---- the dictionary -------------------------------------------------------------------------

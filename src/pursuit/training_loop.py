@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -24,6 +25,7 @@ from .batches import Batch, Source
 from .dictionary import OnlineDictionary
 from .encoders.bank import EncoderBank
 from .encoders.trainable import Trainable, declared_kinds, require_members
+from .guard import guard
 from .optimisation import CLIP, adam_state, adam_tensors, default_steps, learning_rate
 from .persistence import below, read, write
 from .progress import Callback, Progress
@@ -33,6 +35,8 @@ __all__ = ["History", "Run"]
 
 logger = logging.getLogger(__name__)
 
+#: the weight of the guard against blow-ups, as a multiple of the loss at the start
+GUARD = 0.005
 #: the number of validations in a run, and the number without improvement after which it ends
 LOOKS, PATIENCE = 40, 15
 #: the smallest number of steps between two validations
@@ -263,7 +267,7 @@ class Run:
         if self._has_exploded(value):
             self._roll_back(step, value)
             return self.running
-        torch.autograd.backward(loss)
+        torch.autograd.backward(loss + self._guard(step, batch))
         trained = [p for p in self.parameters.values() if p.grad is not None]
         norm = nn.utils.clip_grad_norm_(trained, CLIP * self.scale)
         if not bool(torch.isfinite(norm)):
@@ -284,8 +288,15 @@ class Run:
             loss = loss + self.layerwise * torch.stack(each).mean()
         return loss
 
+    def _guard(self, step: int, batch: Batch) -> Tensor | float:
+        """A term that keeps encoders which minimise the objective stable on other signals."""
+        if GUARD == 0 or len(self.members) > 1 or not self.regime.minimises_objective:
+            return 0.0
+        rng = np.random.default_rng([self.settings["seed"], step, len(batch.x)])
+        return GUARD * self.scale * guard(self.members[0], batch.x, rng)
+
     def _project(self, batch: Batch) -> None:
-        """Restore the constraints on the parameters, and solve for the dictionary from statistics."""
+        """Restore the constraints on the parameters; solve for a dictionary from statistics."""
         for member in self.members:
             member.project_()
         with torch.no_grad():
