@@ -15,15 +15,13 @@ from pursuit.datasets import textures
 
 
 class Spread(pu.penalties.Penalty):
-    """``psi(z) = lam max_i |z_i|``; C = {sum_i |u_i| <= lam}. The shrinkage clips at the level c
-    with ``sum_i max(|v_i| - c, 0) = step lam``."""
-
-    separable = False  # the maximum couples all coefficients
+    """``psi(z) = lam max_i |z_i|``; the shrinkage clips at the level c with
+    ``sum_i max(|v_i| - c, 0) = step lam``."""
 
     def __init__(self, lam: float) -> None:
         self.lam = lam
 
-    def _value(self, codes: Tensor) -> Tensor:
+    def value(self, codes: Tensor) -> Tensor:
         return self.lam * codes.abs().amax(dim=-1)
 
     def thresholds(self, step: float | Tensor) -> tuple[Tensor, ...]:
@@ -32,19 +30,8 @@ class Spread(pu.penalties.Penalty):
     def shrink(self, v: Tensor, thresholds: tuple[Tensor, ...]) -> Tensor:
         sums = v.abs().sort(dim=-1, descending=True).values.cumsum(dim=-1)
         levels = (sums - thresholds[0].to(v)) / torch.arange(1, v.shape[-1] + 1).to(v)
-        level = levels.amax(dim=-1, keepdim=True).clamp_min(0)  # c is the largest of these
+        level = levels.amax(dim=-1, keepdim=True).clamp_min(0)  # c is the largest of them
         return v.clamp(-level, level)
-
-    def penalised(self, size: int) -> Tensor:
-        return torch.ones(size, dtype=torch.bool)
-
-    def gauge(self, u: Tensor) -> Tensor:
-        return u.abs().sum(dim=-1) / self.lam
-
-    def blocks(self, size: int) -> list[list[int]]:
-        return [list(range(size))]
-
-    config = property(lambda self: {"lam": self.lam})
 
 
 x, new = textures.patches(1000), textures.patches(100, "test", seed=1)
