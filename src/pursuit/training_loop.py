@@ -285,7 +285,7 @@ class Run:
         return loss
 
     def _project(self, batch: Batch) -> None:
-        """Restore the constraints on the parameters, and solve for the dictionary from statistics."""
+        """Restore the constraints on the parameters, and renew a dictionary of statistics."""
         for member in self.members:
             member.project_()
         with torch.no_grad():
