@@ -200,7 +200,7 @@ def test_export_prints_json_and_does_not_need_torch(saved: Path) -> None:
         ("missing file", "there is no file"),
         ("damaged file", "is not a whole safetensors file"),
         ("other file", "but not one of pursuit"),
-        ("model", "only an encoder can be exported"),
+        ("model", "only encoders and banks of them can be run"),
         ("bank", "export its encoders one by one"),
         ("missing folder", "there is no folder"),
         ("target is a folder", "Is a directory"),

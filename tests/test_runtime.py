@@ -485,7 +485,7 @@ CORRUPTIONS = {
     "mix": lambda a: a[:, :4],
     "mix ": lambda a: a * np.inf,
     "negative": lambda a: a * 2,
-    "negative ": lambda a: a[:-1],
+    "negative ": lambda a: a.astype(np.float64),
     "constants": lambda a: a * 0,
     "dictionary": lambda a: a[:-1],
     "dictionary ": lambda a: a.astype(np.int32),

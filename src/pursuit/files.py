@@ -145,7 +145,8 @@ def open_saved(path: str | os.PathLike[str]) -> Saved:
         isinstance(first, str) and first in arrays for first in same.values()
     ):
         raise ValueError(f"{path} has a description whose field 'same' names no array of the file")
-    arrays |= {name: arrays[first] for name, first in same.items()}
+    # copies: whoever changes one array must not change the other
+    arrays |= {name: arrays[first].copy() for name, first in same.items()}
     return Saved(Path(path), arrays, info)
 
 

@@ -54,6 +54,7 @@ class BlockCoordinateEncoder(Greedy):
         self.check(model, layers)
         super().__init__(model, layers, [1.0] * layers, final, step, momentum, tied, form)
         inner = model.normalised
+        self._count = len(inner.blocks)
         self._largest = max(len(block) for block in inner.blocks)
         self.register_buffer("labels", inner.block_labels, persistent=False)
 
@@ -72,6 +73,6 @@ class BlockCoordinateEncoder(Greedy):
 
     def _take_over(self, number: int, z: Tensor, candidate: Tensor) -> Tensor:
         gains = (candidate - z).detach().square() * self.constants
-        blocks = gains.new_zeros(len(gains), len(self._template.blocks))
+        blocks = gains.new_zeros(len(gains), self._count)
         chosen = blocks.index_add(-1, self.labels, gains).argmax(dim=-1, keepdim=True)
         return z.where(self.labels != chosen, candidate)

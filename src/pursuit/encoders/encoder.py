@@ -351,7 +351,8 @@ class Encoder(Registered, nn.Module):
     # ---- internals ------------------------------------------------------------
 
     def _quadratic(self) -> Quadratic:
-        operator = self.model.operator
+        tensors = {name: getattr(self, name) for name in self._template.dictionaries}
+        operator = self._template.operator.rebind(tensors)
         if self.units is not None:
             operator = operator.scaled(self.units)
         atoms = operator.dense() if self._setting.gram else operator.atoms
