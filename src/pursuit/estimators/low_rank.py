@@ -13,27 +13,17 @@ from .base import Array, Transformer
 from .noise import clean
 from .start import start_nmf, start_robust
 
-__all__ = ["NMF", "RobustNMF", "RobustPCA", "Split"]
-
 
 class Split(NamedTuple):
-    """The parts of signals, in the dtype of the signals.
+    """The parts of signals, in the dtype of the signals."""
 
-    Attributes
-    ----------
-    low_rank
-        ``scores @ components_ + mean_``, shape (n, m).
-    sparse
-        The same array as `outliers`.
-    scores
-        The coefficients of the components, shape (n, n_components).
-    outliers
-        Single entries that differ from the low-rank part, shape (n, m).
-    """
-
+    #: ``scores @ components_ + mean_``, shape (n, m)
     low_rank: Array
+    #: the same array as `outliers`
     sparse: Array
+    #: the coefficients of the components, shape (n, n_components)
     scores: Array
+    #: single entries that differ from the low-rank part, shape (n, m)
     outliers: Array
 
 
@@ -113,8 +103,8 @@ class _Robust(Transformer):
         Returns
         -------
         Split
-            `low_rank` and `outliers` (n, m), and `scores` (n, n_components). X minus both parts is
-            noise.
+            `low_rank` and `outliers`, shape (n, m), and `scores`, shape (n, n_components). What
+            remains of X is noise.
         """
         check_is_fitted(self)
         codes = self._encode(self._checked(X), stacklevel=4)
@@ -126,14 +116,9 @@ class _Robust(Transformer):
         return np.ascontiguousarray(codes[:, : self._n_features_out])
 
     def _initial_model(self, x: Tensor, seed: int) -> models.SparseModel:
-        model = start_robust(
-            x,
-            self._atoms(x.shape[1]),
-            lam=self.lam,
-            lam_star=self.lam_star,
-            nonnegative=self._nonnegative,
-            seed=seed,
-        )
+        options: Any = {"lam": self.lam, "lam_star": self.lam_star, "seed": seed}
+        atoms = self._atoms(x.shape[1])
+        model = start_robust(x, atoms, nonnegative=self._nonnegative, **options)
         self.lam_, self.lam_star_ = model.lam, model.lam_star
         return model
 

@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from sklearn.utils.extmath import randomized_svd
 
-from ..sampling import sample_rows
-
-__all__ = [
-    "MEASURED_ROWS",
-    "as_weight_or_auto",
-    "clean",
-    "group_weight",
-    "lasso_weight",
-    "least_noise",
-    "noise_level",
-    "robust_weights",
-]
-
-Array = np.ndarray[Any, Any]
+from ..sampling import Array, sample_rows
 
 #: 1.4826 median|r| is the standard deviation of Gaussian noise r
 MAD_TO_SIGMA = 1.4826
@@ -36,26 +22,13 @@ LARGE = 400
 
 
 def clean(x: Array, rank: int, seed: int = 0) -> tuple[Array, float]:
-    """Remove outliers and estimate the standard deviation of the noise.
+    """Remove outliers and estimate the standard deviation sigma of the noise, which may be 0.
 
     A principal component fit of rank k to the centred rows alternates with replacing the entries
     whose residual r exceeds 3 sigma by their fitted values, where
     ``sigma = 1.4826 median|r| sqrt(n m / ((n - k)(m - k)))`` over the other entries. The first fit
-    is to the data clipped to three deviations around the median of each column.
-
-    Parameters
-    ----------
-    x
-        Signals, shape (n, m). Of more than 2000 rows a random sample is used.
-    rank
-        The rank k, reduced to half of the smaller side of x if it is larger.
-    seed
-        Seeds the sample.
-
-    Returns
-    -------
-    cleaned, sigma
-        The (sampled) rows without outliers, float64, and the noise level, which may be 0.
+    is to the data clipped to three deviations around the median of each column. k is at most half
+    of the smaller side of x, and only a random sample of 2000 rows is used and returned.
     """
     rows = _measured(x, seed)
     n, m = rows.shape
@@ -112,12 +85,12 @@ def lasso_weight(sigma: float, atoms: int) -> float:
     return sigma * max(1.0, math.sqrt(2 * math.log(atoms)))
 
 
-def group_weight(sigma: float, groups: int, size: float) -> float:
-    """Return ``sigma (sqrt(g) + sqrt(2 log R))`` for R groups of g atoms.
+def group_weight(sigma: float, sizes: list[int]) -> float:
+    """Return ``sigma (sqrt(g) + sqrt(2 log R))`` for R groups of g atoms on average.
 
     This is about the largest norm of the correlations of noise with a group of orthonormal atoms.
     """
-    return sigma * (math.sqrt(size) + math.sqrt(2 * math.log(max(groups, 1))))
+    return sigma * (math.sqrt(np.mean(sizes)) + math.sqrt(2 * math.log(len(sizes))))
 
 
 def as_weight_or_auto(value: float | str, name: str) -> float | None:
