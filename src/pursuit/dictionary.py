@@ -214,9 +214,10 @@ class OnlineDictionary:
         if not bool(self._ball.any() | self._nonnegative.any()):
             self.atoms = torch.linalg.solve(self.A + torch.diag(ridge), self.B)
             return
-        tensors = (self.atoms, self.A, self.B, ridge, self._ball, self._nonnegative)
+        arrays = self.atoms.numpy(), self.A.numpy(), self.B.numpy(), ridge.numpy()
+        masks = self._ball.numpy(), self._nonnegative.numpy()
         dead = float(DEAD * self.A.diagonal().mean())
-        sweep(*(t.numpy() for t in tensors), dead, self.sweeps if sweeps is None else sweeps)
+        sweep(*arrays, *masks, dead, self.sweeps if sweeps is None else sweeps)
 
     def set_atoms(self, dictionaries: Mapping[str, Tensor]) -> None:
         """Replace the atoms by given ones; the statistics do not change."""

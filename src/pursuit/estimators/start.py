@@ -43,12 +43,10 @@ def start_sparse(
     ----------
     x
         Signals, shape (n, m), centred if the model is for centred signals.
-    atoms
-        The number of atoms.
+    atoms, seed
+        The number of atoms, and a random seed.
     penalty, lam, lam_group, groups, nonnegative
         As for `SparseCoding`.
-    seed
-        Seeds the random numbers.
 
     Returns
     -------
@@ -87,15 +85,8 @@ def start_nmf(x: Tensor, atoms: int, ridge: float = 0.0, *, seed: int = 0) -> NM
     ----------
     x
         Non-negative signals, shape (n, m).
-    atoms, ridge
-        The number of atoms, and the weight of the ridge on codes and dictionary.
-    seed
-        Seeds the random numbers.
-
-    Returns
-    -------
-    NMF
-        The initial model.
+    atoms, ridge, seed
+        The number of atoms, the weight of the ridge on codes and dictionary, and a random seed.
     """
     rows = x[torch.from_numpy(sample_rows(len(x), noise.MEASURED_ROWS, seed))].double().numpy()
     return NMF(low_rank_start(rows, atoms, ridge, len(x), nonnegative=True, seed=seed), ridge)
@@ -116,25 +107,16 @@ def start_robust(
     ----------
     x
         Signals, shape (n, m), centred if the model is for centred signals.
-    atoms
-        The number of atoms.
+    atoms, seed
+        The number of atoms, and a random seed.
     lam, lam_star
         As for `RobustPCA`.
     nonnegative
-        Whether scores, outliers and dictionary must be non-negative.
-    seed
-        Seeds the random numbers.
-
-    Returns
-    -------
-    RobustPCA
-        The initial model, a `RobustNMF` if `nonnegative`.
+        Whether scores, outliers and dictionary must be non-negative, as in a `RobustNMF`.
     """
     outliers, low_rank = as_weight_or_auto(lam, "lam"), as_weight_or_auto(lam_star, "lam_star")
-    signals = x.numpy()
-    cleaned, sigma = noise.clean(signals, atoms, seed)
-    sigma = max(sigma, noise.least_noise(signals, seed))
-    auto, auto_star = noise.robust_weights(sigma, *signals.shape)
+    cleaned, sigma = noise.clean(x.numpy(), atoms, seed)
+    auto, auto_star = noise.robust_weights(sigma, *x.shape)
     outliers = auto if outliers is None else outliers
     low_rank = auto_star if low_rank is None else low_rank
     start = low_rank_start(cleaned, atoms, low_rank, len(x), nonnegative=nonnegative, seed=seed)
