@@ -15,7 +15,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from typing import Any, TypeVar, overload
+from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
 import torch
@@ -34,10 +34,8 @@ Encode = Callable[[SparseModel, Tensor], Tensor]
 DEAD = 1e-6
 #: number of rows that `learn` codes at a time
 BATCH = 512
-#: fraction of the samples seen so far that the statistics remember
-SHARE = 0.25
-#: number of samples per atom that the statistics remember at least
-SAMPLES_PER_ATOM = 5
+#: fraction of the samples so far that the statistics remember, and the fewest samples per atom
+SHARE, SAMPLES_PER_ATOM = 0.25, 5
 #: number of samples that the default number of passes adds up to, and the most passes
 PASSED_SAMPLES, MOST_PASSES = 30_000, 30
 
@@ -292,32 +290,17 @@ def draw(x: Any, atoms: int, seed: int = 0, nonnegative: bool = False) -> Tensor
     return without_zero_atoms(start)
 
 
-# ---- learning --------------------------------------------------------------------------
+class _Options(TypedDict, total=False):
+    passes: int
+    encode: Encode | None
+    seed: int
+    callback: Callback | None
 
 
 @overload
-def learn(
-    x: Any,
-    atoms: int,
-    lam: float,
-    *,
-    passes: int = 1,
-    encode: Encode | None = None,
-    seed: int = 0,
-    callback: Callback | None = None,
-) -> Tensor: ...
-
-
+def learn(x: Any, atoms: int, lam: float, **options: Unpack[_Options]) -> Tensor: ...
 @overload
-def learn(
-    x: Any,
-    *,
-    model: AnyModel,
-    passes: int = 1,
-    encode: Encode | None = None,
-    seed: int = 0,
-    callback: Callback | None = None,
-) -> AnyModel: ...
+def learn(x: Any, *, model: AnyModel, **options: Unpack[_Options]) -> AnyModel: ...
 
 
 def learn(
@@ -344,14 +327,12 @@ def learn(
         Signals, shape (n, m): a tensor, an array, or a memory map, of which only one batch of 512
         rows at a time is read. Or an iterable of batches, such as a list or a DataLoader; if a
         batch is a tuple, its first element is used. ``[x]`` is one batch with all rows.
-    atoms
-        The number of atoms.
-    lam
-        The weight of the l1 norm of the codes.
+    atoms, lam
+        The number of atoms, and the weight of the l1 norm of the codes.
     model
         The initial model, in place of `atoms` and `lam`.
     passes
-        The number of passes over the data. An iterator can be passed over only once.
+        The number of passes over the data, 1 for an iterator.
     encode
         ``(model, batch) -> codes``, in place of the exact solver; for instance an encoder.
     seed
@@ -423,13 +404,12 @@ def learn_with_statistics(
         online.remember(seen, least=least, most=most)
         model = model.replace(**online.learn_batch(model, signals, codes))
         seen += len(batch)
-        if callback is None:
-            continue
-        total = None if size is None else passes * size
-        seconds = time.perf_counter() - started
-        now = Progress("dictionary", seen, total, seconds=seconds, dictionary=online.dictionary)
-        if callback(now):
-            break
+        if callback is not None:
+            total = None if size is None else passes * size
+            seconds = time.perf_counter() - started
+            now = Progress("dictionary", seen, total, seconds=seconds, dictionary=online.dictionary)
+            if callback(now):
+                break
     if seen == 0:
         raise ValueError("x is an empty iterable; it must give at least one batch")
     return model, online
@@ -438,9 +418,6 @@ def learn_with_statistics(
 def default_passes(rows: int) -> int:
     """Choose the number of passes: 30 000 samples altogether, between 1 and 30 passes."""
     return max(1, min(MOST_PASSES, math.ceil(PASSED_SAMPLES / rows)))
-
-
-# ---- data ------------------------------------------------------------------------------
 
 
 def _batches(x: Any, passes: int, seed: int) -> Iterator[Tensor]:
@@ -499,11 +476,10 @@ def _first_rows(x: Iterable[Any], count: int) -> tuple[Tensor, Iterable[Any]]:
     """The first batches of an iterable with at least `count` rows, and an equal iterable."""
     iterator = iter(x)
     first: list[Tensor] = []
-    while sum(map(len, first)) < count:
-        item = next(iterator, None)
-        if item is None:
-            break
+    for item in iterator:
         first.append(_as_batch(_signals(item)))
+        if sum(map(len, first)) >= count:
+            break
     if not first:
         raise ValueError("x is an empty iterable; it must give at least one batch")
     return torch.cat(first), itertools.chain(first, iterator) if iterator is x else x

@@ -185,10 +185,9 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             self._learner.dictionary = self._online
         before = self._learner.samples
         self._learner.partial_fit(x)
-        if self._learner.samples == before:
-            return
-        dictionary = self._learner.encoder.model.dictionary.detach().clone()
-        self._set_model(self.model_.replace(dictionary=dictionary))
+        if self._learner.samples > before:
+            dictionary = self._learner.encoder.model.dictionary.detach().clone()
+            self._set_model(self.model_.replace(dictionary=dictionary))
 
     def _learn_with_exact_codes(self, x: Tensor) -> None:
         model = self.model_
@@ -205,12 +204,11 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     def _finish(self, x: Tensor) -> None:
         """Measure how well the encoder does, and make it ready to run."""
         self.gap_, self._runner = 0.0, None
-        if self.encoder_ is None:
-            return
-        rows = x[_some_rows(x)]
-        with torch.no_grad():
-            self.gap_ = mean_excess(self.model_, rows, self.encoder_(rows))
-        self._runner = Runner(self.encoder_)
+        if self.encoder_ is not None:
+            rows = x[_some_rows(x)]
+            with torch.no_grad():
+                self.gap_ = mean_excess(self.model_, rows, self.encoder_(rows))
+            self._runner = Runner(self.encoder_)
 
     @property
     def _n_features_out(self) -> int:
