@@ -22,6 +22,8 @@ from ..solvers.accuracy import ROUGH, exact_codes
 from . import noise
 from .noise import as_weight_or_auto
 
+__all__ = ["start_nmf", "start_robust", "start_sparse"]
+
 #: passes of the plain NMF from which a non-negative low-rank dictionary starts
 START_PASSES = 20
 
