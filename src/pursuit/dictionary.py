@@ -15,7 +15,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from typing import Any, TypeVar, overload
+from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
 import torch
@@ -27,14 +27,6 @@ from .operators import without_zero_atoms
 from .progress import Callback, Progress
 from .solvers.accuracy import ROUGH, exact_codes
 
-__all__ = [
-    "OnlineDictionary",
-    "default_passes",
-    "draw",
-    "learn",
-    "learn_with_statistics",
-]
-
 AnyModel = TypeVar("AnyModel", bound=SparseModel)
 Encode = Callable[[SparseModel, Tensor], Tensor]
 
@@ -42,10 +34,8 @@ Encode = Callable[[SparseModel, Tensor], Tensor]
 DEAD = 1e-6
 #: number of rows that `learn` codes at a time
 BATCH = 512
-#: fraction of the samples seen so far that the statistics remember
-SHARE = 0.25
-#: number of samples per atom that the statistics remember at least
-SAMPLES_PER_ATOM = 5
+#: fraction of the samples so far that the statistics remember, and the fewest samples per atom
+SHARE, SAMPLES_PER_ATOM = 0.25, 5
 #: number of samples that the default number of passes adds up to, and the most passes
 PASSED_SAMPLES, MOST_PASSES = 30_000, 30
 
@@ -90,7 +80,7 @@ class OnlineDictionary:
         total: float | None = None,
         sweeps: int = 2,
     ) -> None:
-        atoms = as_float_matrix(dictionary, "dictionary", "features").detach()
+        atoms = as_float_matrix(dictionary, "dictionary", "features")
         constraint = Constraint(as_number(ridge, "ridge"), nonnegative)
         self._begin({"dictionary": atoms}, {"dictionary": constraint}, beta, total, sweeps)
 
@@ -100,8 +90,7 @@ class OnlineDictionary:
     ) -> OnlineDictionary:
         """Learn the dictionaries of a model, under its constraints."""
         new = cls.__new__(cls)
-        dictionaries = {name: t.detach() for name, t in model.dictionaries.items()}
-        new._begin(dictionaries, model.constraints, beta, total, sweeps)
+        new._begin(model.dictionaries, model.constraints, beta, total, sweeps)
         return new
 
     def _begin(
@@ -118,9 +107,8 @@ class OnlineDictionary:
             raise ValueError(f"sweeps must be at least 1, got {sweeps}")
         self.beta, self.total, self.sweeps = beta, total, sweeps
         self.names = {name: len(tensor) for name, tensor in dictionaries.items()}
-        first = next(iter(dictionaries.values()))
-        self._like = first.new_empty(0)
-        self.atoms = torch.cat([t.double().cpu() for t in dictionaries.values()])
+        self._like = next(iter(dictionaries.values())).detach().new_empty(0)
+        self.atoms = torch.cat([t.detach().double().cpu() for t in dictionaries.values()])
         owners = [constraints[name] for name, size in self.names.items() for _ in range(size)]
         self._ridge = torch.tensor([c.ridge for c in owners], dtype=torch.float64)
         self._ball = torch.tensor([c.ridge == 0 for c in owners])
@@ -137,31 +125,17 @@ class OnlineDictionary:
 
     @property
     def dictionaries(self) -> dict[str, Tensor]:
-        """A copy of the atoms as a mapping from the model's dictionary names."""
+        """A copy of the atoms of each dictionary of the model, by name."""
         parts = torch.split(self.dictionary, list(self.names.values()))
         return dict(zip(self.names, parts, strict=True))
 
     def learn_batch(
         self, model: SparseModel, x: Tensor, codes: Tensor, *, under_ridge: bool = False
     ) -> dict[str, Tensor]:
-        """Learn from a batch: accumulate its regression, replace dead atoms, update all atoms.
+        """Learn from signals and their codes, and return the dictionaries of the model by name.
 
-        Parameters
-        ----------
-        model
-            The model whose dictionaries are learned.
-        x
-            Signals, shape (n, m).
-        codes
-            Codes of the model for x, shape (n, q).
-        under_ridge
-            Passed on to `replace_dead`.
-
-        Returns
-        -------
-        dict
-            The dictionaries by name; atoms that are zero are replaced by small ones, see
-            `operators.without_zero_atoms`.
+        The regression of the batch is accumulated, dead atoms are replaced as in `replace_dead`,
+        and all atoms are updated. Atoms that become zero are returned as small ones.
         """
         coefficients, targets = model.regression(x, codes)
         self.accumulate(targets, coefficients)
@@ -218,20 +192,10 @@ class OnlineDictionary:
     def remember(self, seen: float, *, least: float | None = None, most: float = math.inf) -> None:
         """Set `beta` so that a quarter of the samples seen so far is remembered.
 
-        Early codes belong to a poor dictionary, and a long memory suits only data that do not
-        change.
-
-        Parameters
-        ----------
-        seen
-            The number of samples so far.
-        least
-            The smallest number of samples to remember, by default 5 per atom.
-        most
-            The largest number of samples to remember.
+        The limits `least` (by default 5 per atom) and `most` are numbers of samples. Early codes
+        belong to a poor dictionary, and a long memory suits only data that do not change.
         """
-        if least is None:
-            least = SAMPLES_PER_ATOM * len(self.atoms)
+        least = SAMPLES_PER_ATOM * len(self.atoms) if least is None else least
         self.beta = 1 - 1 / max(min(max(SHARE * seen, least), most), 2)
 
     def update_atoms(self, sweeps: int | None = None) -> None:
@@ -248,16 +212,10 @@ class OnlineDictionary:
         if not bool(self._ball.any() | self._nonnegative.any()):
             self.atoms = torch.linalg.solve(self.A + torch.diag(ridge), self.B)
             return
-        sweep(
-            self.atoms.numpy(),
-            self.A.numpy(),
-            self.B.numpy(),
-            ridge.numpy(),
-            self._ball.numpy(),
-            self._nonnegative.numpy(),
-            float(DEAD * self.A.diagonal().mean()),
-            self.sweeps if sweeps is None else sweeps,
-        )
+        arrays = self.atoms.numpy(), self.A.numpy(), self.B.numpy(), ridge.numpy()
+        masks = self._ball.numpy(), self._nonnegative.numpy()
+        dead = float(DEAD * self.A.diagonal().mean())
+        sweep(*arrays, *masks, dead, self.sweeps if sweeps is None else sweeps)
 
     def set_atoms(self, dictionaries: Mapping[str, Tensor]) -> None:
         """Replace the atoms by given ones; the statistics do not change."""
@@ -270,24 +228,11 @@ class OnlineDictionary:
         return (energy <= DEAD * energy.mean()).nonzero().flatten()
 
     def replace_dead(self, targets: Tensor, codes: Tensor, *, under_ridge: bool = False) -> int:
-        """Replace dead atoms by the residuals of the worst coded samples.
+        """Replace dead atoms by the residuals of the worst coded samples, and return their number.
 
-        New atoms have the median norm of the others.
-
-        Parameters
-        ----------
-        targets
-            What ``codes @ dictionary`` approximates, shape (n, m).
-        codes
-            The coefficients, shape (n, q).
-        under_ridge
-            Whether to replace atoms with a ridge as well. A ridge removes atoms that the data do
-            not need, so this is of use only on a stream, whose later samples may need them.
-
-        Returns
-        -------
-        int
-            The number of atoms that were replaced.
+        New atoms have the median norm of the others. Atoms with a ridge are replaced only if
+        `under_ridge` is true: a ridge removes atoms that the data do not need, so replacing them is
+        useful only on a stream, whose later samples may need them.
         """
         dead = self.dead if under_ridge else self.dead[self._ball[self.dead]]
         if self.weight == 0 or len(dead) == 0:
@@ -318,24 +263,11 @@ class OnlineDictionary:
 
 
 def draw(x: Any, atoms: int, seed: int = 0, nonnegative: bool = False) -> Tensor:
-    """Draw an initial dictionary: random samples, scaled to unit norm.
+    """Draw an initial dictionary: random samples that are not zero, scaled to unit norm.
 
-    Parameters
-    ----------
-    x
-        Signals, shape (n, m): a tensor, an array or a memory map, of which only the rows drawn are
-        read. Rows of zeros are skipped.
-    atoms
-        The number of atoms. No row is drawn twice; random directions make up for missing rows.
-    seed
-        Seeds the random numbers.
-    nonnegative
-        Whether negative entries are set to zero.
-
-    Returns
-    -------
-    Tensor
-        Atoms as rows, shape (atoms, m).
+    x is a tensor, an array or a memory map, of which only the rows drawn are read. No row is drawn
+    twice, and random directions make up for missing rows. With `nonnegative`, negative entries
+    become zero.
     """
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(x), generator=generator)
@@ -358,32 +290,17 @@ def draw(x: Any, atoms: int, seed: int = 0, nonnegative: bool = False) -> Tensor
     return without_zero_atoms(start)
 
 
-# ---- learning --------------------------------------------------------------------------
+class _Options(TypedDict, total=False):
+    passes: int
+    encode: Encode | None
+    seed: int
+    callback: Callback | None
 
 
 @overload
-def learn(
-    x: Any,
-    atoms: int,
-    lam: float,
-    *,
-    passes: int = 1,
-    encode: Encode | None = None,
-    seed: int = 0,
-    callback: Callback | None = None,
-) -> Tensor: ...
-
-
+def learn(x: Any, atoms: int, lam: float, **options: Unpack[_Options]) -> Tensor: ...
 @overload
-def learn(
-    x: Any,
-    *,
-    model: AnyModel,
-    passes: int = 1,
-    encode: Encode | None = None,
-    seed: int = 0,
-    callback: Callback | None = None,
-) -> AnyModel: ...
+def learn(x: Any, *, model: AnyModel, **options: Unpack[_Options]) -> AnyModel: ...
 
 
 def learn(
@@ -410,14 +327,12 @@ def learn(
         Signals, shape (n, m): a tensor, an array, or a memory map, of which only one batch of 512
         rows at a time is read. Or an iterable of batches, such as a list or a DataLoader; if a
         batch is a tuple, its first element is used. ``[x]`` is one batch with all rows.
-    atoms
-        The number of atoms.
-    lam
-        The weight of the absolute values of the codes.
+    atoms, lam
+        The number of atoms, and the weight of the l1 norm of the codes.
     model
         The initial model, in place of `atoms` and `lam`.
     passes
-        The number of passes over the data. An iterator can be passed over only once.
+        The number of passes over the data, 1 for an iterator.
     encode
         ``(model, batch) -> codes``, in place of the exact solver; for instance an encoder.
     seed
@@ -450,47 +365,31 @@ def learn(
     >>> pu.learn(x, model=start, passes=5)
     NMF(features=5, code_size=3, penalty=NonNegative())
     """
-    if model is not None:
+    start = model
+    if start is not None:
         if atoms is not None or lam is not None:
             raise TypeError("learn takes either atoms and lam, or model; got both")
-        learned, _ = learn_with_statistics(
-            x, model, passes=passes, encode=encode, seed=seed, callback=callback
-        )
-        return learned
-    if atoms is None or lam is None:
+    elif atoms is None or lam is None:
         raise TypeError("learn takes either atoms and lam, or model; give one of the two")
-    if atoms < 1:
+    elif atoms < 1:
         raise ValueError(f"atoms must be at least 1, got {atoms}")
-    _size(x)
-    rows, x = (x, x) if hasattr(x, "shape") else _first_rows(x, atoms)
-    start = Lasso(draw(rows, atoms, seed), lam)
-    lasso, _ = learn_with_statistics(
-        x, start, passes=passes, encode=encode, seed=seed, callback=callback
-    )
-    return lasso.dictionary
+    else:
+        _size(x)
+        rows, x = (x, x) if hasattr(x, "shape") else _first_rows(x, atoms)
+        start = Lasso(draw(rows, atoms, seed), lam)
+    learned, _ = learn_with_statistics(x, start, passes, encode, seed, callback)
+    return learned.dictionary if model is None else learned
 
 
 def learn_with_statistics(
     x: Any,
     model: AnyModel,
-    *,
-    passes: int = 1,
+    passes: int,
     encode: Encode | None = None,
     seed: int = 0,
     callback: Callback | None = None,
 ) -> tuple[AnyModel, OnlineDictionary]:
-    """Learn the dictionary of a model as `learn` does, and keep the statistics for a stream.
-
-    Parameters
-    ----------
-    x, model, passes, encode, seed, callback
-        As for `learn`.
-
-    Returns
-    -------
-    model, statistics
-        The model with the learned dictionary, and the `OnlineDictionary` that learned it.
-    """
+    """Learn the dictionary of a model as `learn` does; also return the statistics, for a stream."""
     require_model(model)
     size = _size(x)
     online = OnlineDictionary.of(model, total=size)
@@ -505,13 +404,12 @@ def learn_with_statistics(
         online.remember(seen, least=least, most=most)
         model = model.replace(**online.learn_batch(model, signals, codes))
         seen += len(batch)
-        if callback is None:
-            continue
-        total = None if size is None else passes * size
-        seconds = time.perf_counter() - started
-        now = Progress("dictionary", seen, total, seconds=seconds, dictionary=online.dictionary)
-        if callback(now):
-            break
+        if callback is not None:
+            total = None if size is None else passes * size
+            seconds = time.perf_counter() - started
+            now = Progress("dictionary", seen, total, seconds=seconds, dictionary=online.dictionary)
+            if callback(now):
+                break
     if seen == 0:
         raise ValueError("x is an empty iterable; it must give at least one batch")
     return model, online
@@ -520,9 +418,6 @@ def learn_with_statistics(
 def default_passes(rows: int) -> int:
     """Choose the number of passes: 30 000 samples altogether, between 1 and 30 passes."""
     return max(1, min(MOST_PASSES, math.ceil(PASSED_SAMPLES / rows)))
-
-
-# ---- data ------------------------------------------------------------------------------
 
 
 def _batches(x: Any, passes: int, seed: int) -> Iterator[Tensor]:
@@ -581,11 +476,10 @@ def _first_rows(x: Iterable[Any], count: int) -> tuple[Tensor, Iterable[Any]]:
     """The first batches of an iterable with at least `count` rows, and an equal iterable."""
     iterator = iter(x)
     first: list[Tensor] = []
-    while sum(map(len, first)) < count:
-        item = next(iterator, None)
-        if item is None:
-            break
+    for item in iterator:
         first.append(_as_batch(_signals(item)))
+        if sum(map(len, first)) >= count:
+            break
     if not first:
         raise ValueError("x is an empty iterable; it must give at least one batch")
     return torch.cat(first), itertools.chain(first, iterator) if iterator is x else x

@@ -7,34 +7,13 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["sample_rows"]
-
 Array = np.ndarray[Any, Any]
 
 
 def sample_rows(rows: int, most: int, seed: int = 0, exclude: Array | Sequence[int] = ()) -> Array:
-    """Draw row numbers without replacement.
+    """Draw at most `most` row numbers without replacement, in ascending order.
 
-    Parameters
-    ----------
-    rows
-        The number of rows to draw from.
-    most
-        The largest number of rows to draw; if there are not more, all of them are returned.
-    seed
-        Seeds the random numbers.
-    exclude
-        Row numbers that are never drawn, such as those held out for validation.
-
-    Returns
-    -------
-    ndarray
-        Row numbers in ascending order.
-
-    Examples
-    --------
-    >>> sample_rows(4, 10, exclude=[1]).tolist()
-    [0, 2, 3]
+    Rows in `exclude`, such as those held out for validation, are never drawn.
     """
     excluded = np.unique(np.asarray(exclude, dtype=np.int64))
     allowed = rows - len(excluded)

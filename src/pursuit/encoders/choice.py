@@ -8,36 +8,20 @@ from .coordinate import CoordinateEncoder
 from .encoder import Encoder
 from .proximal import ProximalEncoder
 
-__all__ = ["choose_encoder", "coordinate_schedule"]
-
 
 def choose_encoder(model: SparseModel, layers: int) -> Encoder:
     """Build the encoder that approximates the model best with the given number of layers.
 
-    Parameters
-    ----------
-    model
-        The model whose codes are approximated.
-    layers
-        The number of layers.
-
-    Returns
-    -------
-    Encoder
-        A `BlockCoordinateEncoder` if the penalty couples coefficients. A `CoordinateEncoder`, which
-        cannot overshoot on rare samples, if there is a single dictionary with more than twice as
-        many atoms as features. Otherwise a `ProximalEncoder`. Steps are coupled, with momentum.
+    If the penalty couples coefficients, this is a `BlockCoordinateEncoder`. If there is a single
+    dictionary with more than twice as many atoms as features, it is a `CoordinateEncoder`, which
+    cannot overshoot on rare samples. Otherwise it is a `ProximalEncoder`.
     """
     if not model.separable:
         return BlockCoordinateEncoder(model, layers, final="prox")
     if len(model.operator.block_sizes) == 1 and model.code_size > 2 * model.features:
+        widths = coordinate_schedule(model.code_size, layers)
         return CoordinateEncoder(
-            model,
-            layers,
-            coordinates=coordinate_schedule(model.code_size, layers),
-            step="coupled",
-            momentum=True,
-            final="partial",
+            model, layers, coordinates=widths, step="coupled", momentum=True, final="partial"
         )
     return ProximalEncoder(model, layers)
 
@@ -45,19 +29,8 @@ def choose_encoder(model: SparseModel, layers: int) -> Encoder:
 def coordinate_schedule(atoms: int, layers: int) -> list[int]:
     """Choose the number of coefficients that each layer of a `CoordinateEncoder` changes.
 
-    Parameters
-    ----------
-    atoms
-        The number of coefficients of a code.
-    layers
-        The number of layers.
-
-    Returns
-    -------
-    list of int
-        One number per layer: 4 in the first half, then 8, then 16, and all coefficients in the last
-        layer. The numbers before the last one are doubled for more than 128 atoms and fewer than
-        10 layers.
+    It is 4 in the first half of the layers, then 8, then 16, and in the last layer all of them.
+    All but the last are doubled for more than 128 atoms and fewer than 10 layers.
     """
     widths = [4] * (layers // 2) + [8] * (layers - layers // 2 - 2) + [16]
     if atoms > 128 and layers < 10:

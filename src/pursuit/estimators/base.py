@@ -23,15 +23,12 @@ from ..models import SparseModel
 from ..online import OnlineLearner
 from ..regimes import Approximation, Regime, Unsupervised
 from ..runtime.compiled import compile as compile_encoder
-from ..sampling import sample_rows
+from ..sampling import Array, sample_rows
 from ..solvers.accuracy import ROUGH, exact_codes, mean_excess
+from ..solvers.tiles import as_array
 from ..training import fit as train
 
-__all__ = ["FLOATS", "Array", "Runner", "Transformer", "as_seed", "require_count"]
-
-Array = np.ndarray[Any, Any]
-
-ALGORITHMS = ("encoder", "exact")
+REGIMES: dict[str, type[Regime]] = {"unsupervised": Unsupervised, "approximation": Approximation}
 FLOATS = [np.float64, np.float32]
 #: number of rows on which the excess over the optimum is measured, at most and at least
 GAP_ROWS, FEWEST_ROWS = 100, 20
@@ -44,15 +41,10 @@ MEMORY = 10_000
 
 
 class Runner:
-    """A trained encoder as it runs inside an estimator.
+    """A trained encoder, or a bank of encoders, as it runs inside an estimator.
 
     float32 signals go through the compiled encoder, float64 signals through a copy of the encoder
     in double precision. Both are made when they are first needed, and anew after unpickling.
-
-    Parameters
-    ----------
-    encoder
-        An encoder or a bank of encoders. It must not change any more.
     """
 
     def __init__(self, encoder: Any) -> None:
@@ -63,27 +55,16 @@ class Runner:
     def __getstate__(self) -> dict[str, Any]:
         return {"encoder": self.encoder, "_built": {}, "_unchecked": CHECK_EVERY}
 
-    def codes(self, x: Tensor, threads: int | None) -> Array:
-        """Codes of the encoder, shape (n, q)."""
-        return self._run(x, threads, "__call__")
-
-    def errors(self, x: Tensor, threads: int | None) -> Array:
-        """Reconstruction errors of a bank, shape (n, classes)."""
-        return self._run(x, threads, "errors")
-
     def check_is_due(self, rows: int) -> bool:
-        """Whether these rows should be compared with exact codes.
-
-        True for the first rows, and then whenever `CHECK_EVERY` rows have been encoded since the
-        last check, unless there are too few rows to judge by.
-        """
+        """Whether to compare these rows with exact codes: at first and after `CHECK_EVERY` rows."""
         self._unchecked += rows
         if rows < FEWEST_ROWS or self._unchecked < CHECK_EVERY:
             return False
         self._unchecked = 0
         return True
 
-    def _run(self, x: Tensor, threads: int | None, method: str) -> Array:
+    def run(self, x: Tensor, threads: int | None, method: str = "__call__") -> Array:
+        """Compute codes, shape (n, q), or the "errors" of a bank, shape (n, classes)."""
         if x.dtype == torch.float32:
             if x.dtype not in self._built:
                 self._built[x.dtype] = compile_encoder(self.encoder, threads=threads)
@@ -96,13 +77,7 @@ class Runner:
 
 
 class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """What all transformers have in common; a subclass builds the initial model.
-
-    Parameters
-    ----------
-    n_components, transform_algorithm, layers, regime, steps, passes, threads, random_state
-        See `SparseCoding`.
-    """
+    """What all transformers have in common; a subclass builds the initial model."""
 
     #: whether data and dictionary must be non-negative
     _nonnegative = False
@@ -123,14 +98,9 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         threads: int | None,
         random_state: Any,
     ) -> None:
-        self.n_components = n_components
-        self.transform_algorithm = transform_algorithm
-        self.layers = layers
-        self.regime = regime
-        self.steps = steps
-        self.passes = passes
-        self.threads = threads
-        self.random_state = random_state
+        self.n_components, self.transform_algorithm = n_components, transform_algorithm
+        self.layers, self.regime, self.steps, self.passes = layers, regime, steps, passes
+        self.threads, self.random_state = threads, random_state
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -138,17 +108,13 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         tags.input_tags.positive_only = self._nonnegative
         return tags
 
-    # ---- learning ---------------------------------------------------------------------
-
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the dictionary and train the encoder.
 
         Parameters
         ----------
-        X
-            Signals as rows, shape (n, m).
-        y
-            Ignored.
+        X, y
+            Signals as rows, shape (n, m). y is ignored.
 
         Returns
         -------
@@ -172,10 +138,8 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
         Parameters
         ----------
-        X
-            Signals as rows, shape (n, m).
-        y
-            Ignored.
+        X, y
+            Signals as rows, shape (n, m). y is ignored.
 
         Returns
         -------
@@ -197,24 +161,18 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         return self
 
     def _learn_dictionary(self, X: Array) -> Tensor:
-        """Choose mean and weights and learn the dictionary.
-
-        Returns
-        -------
-        Tensor
-            The centred signals in float32.
-        """
+        """Choose mean and weights, learn the dictionary, and return centred signals in float32."""
         self._uses_encoder()
-        self._check_settings()
+        require_count(self.n_components, "n_components")
+        require_count(self.layers, "layers")
         self.mean_ = self._choose_mean(X)
         x = self._centred(X).float()
         start = self._initial_model(x, self._seed())
         passes = default_passes(len(x)) if self.passes is None else self.passes
-        model, self._online = learn_with_statistics(x, start, passes=passes, seed=self._seed())
+        model, self._online = learn_with_statistics(x, start, passes, seed=self._seed())
         self._online.decay(min(1.0, MEMORY / self._online.weight))
         self.n_samples_seen_ = len(x)
-        self._learner = None
-        self.encoder_ = None
+        self._learner = self.encoder_ = None
         self._set_model(model)
         return x
 
@@ -227,10 +185,9 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             self._learner.dictionary = self._online
         before = self._learner.samples
         self._learner.partial_fit(x)
-        if self._learner.samples == before:
-            return
-        dictionary = self._learner.encoder.model.dictionary.detach().clone()
-        self._set_model(self.model_.replace(dictionary=dictionary))
+        if self._learner.samples > before:
+            dictionary = self._learner.encoder.model.dictionary.detach().clone()
+            self._set_model(self.model_.replace(dictionary=dictionary))
 
     def _learn_with_exact_codes(self, x: Tensor) -> None:
         model = self.model_
@@ -246,20 +203,16 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     def _finish(self, x: Tensor) -> None:
         """Measure how well the encoder does, and make it ready to run."""
-        self.gap_ = 0.0
-        self._runner = None
-        if self.encoder_ is None:
-            return
-        rows = x[_some_rows(x)]
-        with torch.no_grad():
-            self.gap_ = mean_excess(self.model_, rows, self.encoder_(rows))
-        self._runner = Runner(self.encoder_)
+        self.gap_, self._runner = 0.0, None
+        if self.encoder_ is not None:
+            rows = x[_some_rows(x)]
+            with torch.no_grad():
+                self.gap_ = mean_excess(self.model_, rows, self.encoder_(rows))
+            self._runner = Runner(self.encoder_)
 
     @property
     def _n_features_out(self) -> int:
         return len(self.components_)
-
-    # ---- coding -----------------------------------------------------------------------
 
     def transform(self, X: Any) -> Array:
         """Compute the codes of signals.
@@ -313,15 +266,13 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     def score(self, X: Any, y: Any = None) -> float:
         """Compute minus the mean objective of the codes of X; higher is better.
 
-        It compares codes and dictionaries of the same model. With other weights the objective is
-        a different one, so weights cannot be chosen by it.
+        It compares codes and dictionaries for the same weights. Weights cannot be chosen by it,
+        because other weights are another objective.
 
         Parameters
         ----------
-        X
-            Signals as rows, shape (n, m).
-        y
-            Ignored.
+        X, y
+            Signals as rows, shape (n, m). y is ignored.
 
         Returns
         -------
@@ -335,10 +286,7 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         return -float(model.objective(self._centred(signals).double(), codes).mean())
 
     def _encode(self, X: Array, stacklevel: int | None = None) -> Array:
-        """All coefficients of checked signals, in their dtype.
-
-        With a `stacklevel` for its warning, the codes of the encoder are checked now and then.
-        """
+        """Compute all coefficients; with a `stacklevel` for warnings, check the encoder if due."""
         x = self._centred(X)
         if not self._uses_encoder():
             return as_array(exact_codes(self.model_, x))
@@ -347,7 +295,7 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
                 'transform_algorithm="encoder" needs a trained encoder, but the estimator was '
                 'fitted with transform_algorithm="exact"; fit it again'
             )
-        codes = self._runner.codes(x, self.threads)
+        codes = self._runner.run(x, self.threads)
         if stacklevel is not None and self._runner.check_is_due(len(x)):
             self._warn_if_far(x, codes, stacklevel)
         return codes
@@ -364,8 +312,6 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
                 stacklevel=stacklevel,
             )
 
-    # ---- what subclasses define -------------------------------------------------------
-
     @abstractmethod
     def _initial_model(self, x: Tensor, seed: int) -> SparseModel:
         """Choose weights for centred signals and build the model from which learning starts."""
@@ -378,38 +324,23 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         """The coefficients that `transform` returns."""
         return codes
 
-    # ---- settings and data ------------------------------------------------------------
-
     def _uses_encoder(self) -> bool:
-        require_choice(self.transform_algorithm, ALGORITHMS, "transform_algorithm")
+        require_choice(self.transform_algorithm, ("encoder", "exact"), "transform_algorithm")
         return self.transform_algorithm == "encoder"
-
-    def _check_settings(self) -> None:
-        require_count(self.n_components, "n_components")
-        require_count(self.layers, "layers")
 
     def _seed(self) -> int:
         return as_seed(self.random_state)
 
     def _new_regime(self) -> Any:
         """A new regime object, since training stores data in it."""
-        named: dict[str, type[Regime]] = {
-            "unsupervised": Unsupervised,
-            "approximation": Approximation,
-        }
-        if isinstance(self.regime, str):
-            require_choice(self.regime, tuple(named), "regime")
-            return named[self.regime]()
-        return copy.deepcopy(self.regime)
+        if not isinstance(self.regime, str):
+            return copy.deepcopy(self.regime)
+        require_choice(self.regime, tuple(REGIMES), "regime")
+        return REGIMES[self.regime]()
 
     def _checked(self, X: Any, reset: bool = False) -> Array:
         checked: Array = validate_data(
-            self,
-            X,
-            reset=reset,
-            dtype=FLOATS,
-            order="C",
-            ensure_non_negative=self._nonnegative,
+            self, X, reset=reset, dtype=FLOATS, order="C", ensure_non_negative=self._nonnegative
         )
         return checked
 
@@ -434,11 +365,6 @@ def as_seed(random_state: Any) -> int:
     if isinstance(random_state, Integral):
         return int(random_state)
     return int(check_random_state(random_state).randint(2**31 - 1))
-
-
-def as_array(tensor: Tensor) -> Array:
-    array: Array = tensor.detach().cpu().numpy()
-    return array
 
 
 def _some_rows(x: Tensor) -> Tensor:

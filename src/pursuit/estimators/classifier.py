@@ -16,11 +16,10 @@ from ..encoders.bank import EncoderBank
 from ..encoders.proximal import ProximalEncoder
 from ..models import Lasso
 from ..regimes import Discriminative
+from ..sampling import Array
 from ..training import fit as train
-from .base import FLOATS, Array, Runner, as_seed, require_count
+from .base import FLOATS, Runner, as_seed, require_count
 from .noise import as_weight_or_auto, lasso_weight, noise_level
-
-__all__ = ["PursuitClassifier"]
 
 #: the largest automatic weight for signals of unit norm
 MOST_LAM = 0.1
@@ -39,8 +38,8 @@ class PursuitClassifier(ClassifierMixin, BaseEstimator):
     Parameters
     ----------
     n_components
-        The number of atoms of each class, at most half the number of features: a class whose atoms
-        span the space would reconstruct everything.
+        The number of atoms of each class. At most half the number of features are used, since atoms
+        that span the space would reconstruct everything.
     lam
         The weight of the Lasso, for signals of unit norm. "auto" is the ``sigma sqrt(2 log q)`` of
         `SparseCoding`, but not more than 0.1.
@@ -87,23 +86,17 @@ class PursuitClassifier(ClassifierMixin, BaseEstimator):
         threads: int | None = None,
         random_state: Any = None,
     ) -> None:
-        self.n_components = n_components
-        self.lam = lam
-        self.layers = layers
-        self.margin = margin
-        self.steps = steps
-        self.threads = threads
-        self.random_state = random_state
+        self.n_components, self.layers = n_components, layers
+        self.lam, self.margin = lam, margin
+        self.steps, self.threads, self.random_state = steps, threads, random_state
 
     def fit(self, X: Any, y: Any) -> Self:
         """Learn a dictionary for each class, then train all of them to discriminate the classes.
 
         Parameters
         ----------
-        X
-            Signals as rows, shape (n, m).
-        y
-            Labels of any type, shape (n,).
+        X, y
+            Signals as rows, shape (n, m), and labels of any type, shape (n,).
 
         Returns
         -------
@@ -136,9 +129,8 @@ class PursuitClassifier(ClassifierMixin, BaseEstimator):
             atoms = learn(rows, q, lam, passes=default_passes(len(rows)), seed=seed)
             encoders.append(ProximalEncoder(Lasso(atoms, lam), self.layers))
         self.bank_ = EncoderBank(encoders, shared=None)
-        regime = Discriminative(self.margin)
-        options: dict[str, Any] = {"dictionary": "gradient", "steps": self.steps, "seed": seed}
-        train(self.bank_, x, targets, regime=regime, **options)
+        options: Any = {"dictionary": "gradient", "steps": self.steps, "seed": seed}
+        train(self.bank_, x, targets, regime=Discriminative(self.margin), **options)
         self._runner = Runner(self.bank_)
         return self
 
@@ -158,7 +150,7 @@ class PursuitClassifier(ClassifierMixin, BaseEstimator):
         """
         check_is_fitted(self)
         signals = validate_data(self, X, reset=False, dtype=FLOATS, order="C")
-        errors = self._runner.errors(self._prepared(signals), self.threads)
+        errors = self._runner.run(self._prepared(signals), self.threads, "errors")
         return errors[:, 0] - errors[:, 1] if len(self.classes_) == 2 else -errors
 
     def predict(self, X: Any) -> Array:

@@ -8,27 +8,19 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from .. import models
-from .base import Array, Transformer
+from ..models import SparseModel
+from ..sampling import Array
+from .base import Transformer
 from .noise import clean
 from .start import start_nmf, start_robust
-
-__all__ = ["NMF", "RobustNMF", "RobustPCA", "Split"]
 
 
 class Split(NamedTuple):
     """The parts of signals, in the dtype of the signals.
 
-    Attributes
-    ----------
-    low_rank
-        ``scores @ components_ + mean_``, shape (n, m).
-    sparse
-        The same array as `outliers`.
-    scores
-        The coefficients of the components, shape (n, n_components).
-    outliers
-        Single entries that differ from the low-rank part, shape (n, m).
+    `low_rank` is ``scores @ components_ + mean_``, shape (n, m), `scores` has shape
+    (n, n_components), and `outliers` are single entries that differ from the low-rank part, shape
+    (n, m). `sparse` is the same array as `outliers`.
     """
 
     low_rank: Array
@@ -45,19 +37,15 @@ class NMF(Transformer):
 
     Parameters
     ----------
-    n_components
-        The number of atoms.
     ridge
         The weight of the quadratic penalty.
-    transform_algorithm, layers, regime, steps, passes, threads, random_state
+    n_components, transform_algorithm, layers, regime, steps, passes, threads, random_state
         As for `SparseCoding`.
 
     Attributes
     ----------
-    components_
-        The atoms, shape (n_components, m), float32, non-negative.
-    model_, encoder_, gap_, n_samples_seen_
-        As for `SparseCoding`.
+    components_, model_, encoder_, gap_, n_samples_seen_
+        As for `SparseCoding`. `components_` is non-negative.
 
     See Also
     --------
@@ -92,7 +80,7 @@ class NMF(Transformer):
         )
         self.ridge = ridge
 
-    def _initial_model(self, x: Tensor, seed: int) -> models.SparseModel:
+    def _initial_model(self, x: Tensor, seed: int) -> SparseModel:
         return start_nmf(x, self.n_components, self.ridge, seed=seed)
 
 
@@ -113,8 +101,8 @@ class _Robust(Transformer):
         Returns
         -------
         Split
-            `low_rank` and `outliers` (n, m), and `scores` (n, n_components). X minus both parts is
-            noise.
+            `low_rank` and `outliers`, shape (n, m), and `scores`, shape (n, n_components). What
+            remains of X is noise.
         """
         check_is_fitted(self)
         codes = self._encode(self._checked(X), stacklevel=4)
@@ -125,20 +113,13 @@ class _Robust(Transformer):
     def _visible(self, codes: Array) -> Array:
         return np.ascontiguousarray(codes[:, : self._n_features_out])
 
-    def _initial_model(self, x: Tensor, seed: int) -> models.SparseModel:
-        model = start_robust(
-            x,
-            self._atoms(x.shape[1]),
-            lam=self.lam,
-            lam_star=self.lam_star,
-            nonnegative=self._nonnegative,
-            seed=seed,
-        )
+    def _initial_model(self, x: Tensor, seed: int) -> SparseModel:
+        nonnegative, n = self._nonnegative, self.n_components
+        atoms = n if nonnegative else min(n, x.shape[1])
+        weights: Any = {"lam": self.lam, "lam_star": self.lam_star}
+        model = start_robust(x, atoms, nonnegative=nonnegative, seed=seed, **weights)
         self.lam_, self.lam_star_ = model.lam, model.lam_star
         return model
-
-    def _atoms(self, features: int) -> int:
-        return self.n_components
 
 
 class RobustPCA(_Robust):
@@ -167,12 +148,10 @@ class RobustPCA(_Robust):
     ----------
     components_
         The directions D, shape (n_components, m), float32; neither orthogonal nor of unit norm.
-    model_, encoder_, gap_, n_samples_seen_
-        As for `SparseCoding`.
     lam_, lam_star_
         The weights.
-    mean_
-        The mean that is subtracted from signals, or None.
+    mean_, model_, encoder_, gap_, n_samples_seen_
+        As for `SparseCoding`.
 
     See Also
     --------
@@ -209,19 +188,14 @@ class RobustPCA(_Robust):
         super().__init__(
             n_components, transform_algorithm, layers, regime, steps, passes, threads, random_state
         )
-        self.lam = lam
-        self.lam_star = lam_star
-        self.center = center
+        self.lam, self.lam_star, self.center = lam, lam_star, center
 
     def _choose_mean(self, X: Array) -> Array | None:
         if not self.center:
             return None
-        cleaned, _ = clean(X, self._atoms(X.shape[1]), self._seed())
+        cleaned, _ = clean(X, self.n_components, self._seed())
         mean: Array = cleaned.mean(axis=0).astype(X.dtype)
         return mean
-
-    def _atoms(self, features: int) -> int:
-        return min(self.n_components, features)
 
 
 class RobustNMF(_Robust):
@@ -231,21 +205,15 @@ class RobustNMF(_Robust):
 
     Parameters
     ----------
-    n_components
-        The number of atoms.
     lam, lam_star
         As for `RobustPCA`.
-    transform_algorithm, layers, regime, steps, passes, threads, random_state
+    n_components, transform_algorithm, layers, regime, steps, passes, threads, random_state
         As for `SparseCoding`.
 
     Attributes
     ----------
-    components_
-        The atoms, shape (n_components, m), float32, non-negative.
-    model_, encoder_, gap_, n_samples_seen_
-        As for `SparseCoding`.
-    lam_, lam_star_
-        The weights.
+    components_, model_, encoder_, gap_, n_samples_seen_, lam_, lam_star_
+        As for `RobustPCA`. `components_` is non-negative.
 
     Examples
     --------
@@ -276,5 +244,4 @@ class RobustNMF(_Robust):
         super().__init__(
             n_components, transform_algorithm, layers, regime, steps, passes, threads, random_state
         )
-        self.lam = lam
-        self.lam_star = lam_star
+        self.lam, self.lam_star = lam, lam_star

@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from sklearn.utils.extmath import randomized_svd
 
-from ..sampling import sample_rows
-
-__all__ = [
-    "MEASURED_ROWS",
-    "as_weight_or_auto",
-    "clean",
-    "group_weight",
-    "lasso_weight",
-    "least_noise",
-    "noise_level",
-    "robust_weights",
-]
-
-Array = np.ndarray[Any, Any]
+from ..sampling import Array, sample_rows
 
 #: 1.4826 median|r| is the standard deviation of Gaussian noise r
 MAD_TO_SIGMA = 1.4826
@@ -36,28 +22,17 @@ LARGE = 400
 
 
 def clean(x: Array, rank: int, seed: int = 0) -> tuple[Array, float]:
-    """Remove outliers and estimate the standard deviation of the noise.
+    """Remove outliers and estimate the standard deviation sigma of the noise.
 
     A principal component fit of rank k to the centred rows alternates with replacing the entries
     whose residual r exceeds 3 sigma by their fitted values, where
     ``sigma = 1.4826 median|r| sqrt(n m / ((n - k)(m - k)))`` over the other entries. The first fit
-    is to the data clipped to three deviations around the median of each column.
-
-    Parameters
-    ----------
-    x
-        Signals, shape (n, m). Of more than 2000 rows a random sample is used.
-    rank
-        The rank k, reduced to half of the smaller side of x if it is larger.
-    seed
-        Seeds the sample.
-
-    Returns
-    -------
-    cleaned, sigma
-        The (sampled) rows without outliers, float64, and the noise level, which may be 0.
+    is to the data clipped to three deviations around the median of each column. k is at most half
+    of the smaller side of x, and only a random sample of 2000 rows is used and returned, in
+    float64. The sigma returned is at least 1 % of the size of a typical entry.
     """
-    rows = _measured(x, seed)
+    rows: Array = np.asarray(x)[sample_rows(len(x), MEASURED_ROWS, seed)].astype(np.float64)
+    least = LEAST_NOISE * _typical_size(rows)
     n, m = rows.shape
     k = min(rank, min(n, m) // 2)
     centre = np.median(rows, axis=0)
@@ -72,31 +47,17 @@ def clean(x: Array, rank: int, seed: int = 0) -> tuple[Array, float]:
         before, sigma = sigma, MAD_TO_SIGMA * float(np.median(residual[usual]))
         sigma *= math.sqrt(n * m / ((n - k) * (m - k)))
         if sigma == 0:
-            return rows, 0.0
+            return rows, least
         usual = residual <= OUTLIER * sigma
         cleaned = np.where(usual, rows, fit)
         if abs(sigma - before) <= 1e-3 * sigma:
             break
-    return cleaned, sigma
+    return cleaned, max(sigma, least)
 
 
 def noise_level(x: Array, rank: int, seed: int = 0) -> float:
-    """Estimate the standard deviation of the noise as `clean` does, but at least `least_noise`."""
-    return max(clean(x, rank, seed)[1], least_noise(x, seed))
-
-
-def least_noise(x: Array, seed: int = 0) -> float:
-    """Return 1 % of the size of a typical entry.
-
-    The size is the median norm of the rows, after subtraction of the column medians, divided by
-    ``sqrt(m)``. If that is 0 nothing is subtracted, and if it is still 0 the size is 1.
-    """
-    rows = _measured(x, seed)
-    for values in (rows - np.median(rows, axis=0), rows):
-        size = float(np.median(np.linalg.norm(values, axis=1))) / math.sqrt(rows.shape[1])
-        if size > 0:
-            return LEAST_NOISE * size
-    return LEAST_NOISE
+    """Return the standard deviation of the noise, estimated by `clean`."""
+    return clean(x, rank, seed)[1]
 
 
 def robust_weights(sigma: float, rows: int, features: int) -> tuple[float, float]:
@@ -112,12 +73,12 @@ def lasso_weight(sigma: float, atoms: int) -> float:
     return sigma * max(1.0, math.sqrt(2 * math.log(atoms)))
 
 
-def group_weight(sigma: float, groups: int, size: float) -> float:
-    """Return ``sigma (sqrt(g) + sqrt(2 log R))`` for R groups of g atoms.
+def group_weight(sigma: float, sizes: list[int]) -> float:
+    """Return ``sigma (sqrt(g) + sqrt(2 log R))`` for R groups of g atoms on average.
 
     This is about the largest norm of the correlations of noise with a group of orthonormal atoms.
     """
-    return sigma * (math.sqrt(size) + math.sqrt(2 * math.log(max(groups, 1))))
+    return sigma * (math.sqrt(np.mean(sizes)) + math.sqrt(2 * math.log(len(sizes))))
 
 
 def as_weight_or_auto(value: float | str, name: str) -> float | None:
@@ -132,9 +93,16 @@ def as_weight_or_auto(value: float | str, name: str) -> float | None:
     return number
 
 
-def _measured(x: Array, seed: int) -> Array:
-    rows: Array = np.asarray(x)[sample_rows(len(x), MEASURED_ROWS, seed)].astype(np.float64)
-    return rows
+def _typical_size(rows: Array) -> float:
+    """The median norm of the rows, minus the column medians, divided by ``sqrt(m)``.
+
+    If that is 0 nothing is subtracted, and if it is still 0 the size is 1.
+    """
+    for values in (rows - np.median(rows, axis=0), rows):
+        size = float(np.median(np.linalg.norm(values, axis=1))) / math.sqrt(rows.shape[1])
+        if size > 0:
+            return size
+    return 1.0
 
 
 def _low_rank(x: Array, rank: int, seed: int) -> Array:

@@ -9,10 +9,9 @@ from torch import Tensor
 
 from ..models import SparseModel
 from ..penalties import Penalty
-from .base import Array, Transformer
+from ..sampling import Array
+from .base import Transformer
 from .start import start_sparse
-
-__all__ = ["SparseCoding"]
 
 
 class SparseCoding(Transformer):
@@ -113,28 +112,18 @@ class SparseCoding(Transformer):
         super().__init__(
             n_components, transform_algorithm, layers, regime, steps, passes, threads, random_state
         )
-        self.lam = lam
-        self.lam_group = lam_group
-        self.penalty = penalty
-        self.groups = groups
-        self.nonnegative = nonnegative
-        self.center = center
+        self.lam, self.lam_group = lam, lam_group
+        self.penalty, self.groups = penalty, groups
+        self.nonnegative, self.center = nonnegative, center
 
     def _choose_mean(self, X: Array) -> Array | None:
         mean: Array | None = X.mean(axis=0) if self.center else None
         return mean
 
     def _initial_model(self, x: Tensor, seed: int) -> SparseModel:
-        model = start_sparse(
-            x,
-            self.n_components,
-            penalty=self.penalty,
-            lam=self.lam,
-            lam_group=self.lam_group,
-            groups=self.groups,
-            nonnegative=self.nonnegative,
-            seed=seed,
-        )
+        names = ("penalty", "lam", "lam_group", "groups", "nonnegative")
+        settings: Any = {name: getattr(self, name) for name in names}
+        model = start_sparse(x, self.n_components, seed=seed, **settings)
         self.lam_: float | None = getattr(model, "lam", None)
         self.lam_group_: float | None = getattr(model, "lam_group", None)
         return model

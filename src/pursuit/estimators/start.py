@@ -1,14 +1,12 @@
 """Initial models: weights that follow from the noise, and dictionaries to start learning from.
 
-``pursuit.learn(x, model=start_sparse(x, 64))`` is what the estimators do before they train an
-encoder.
+``pursuit.learn(x, model=start_sparse(x, 64))`` does what estimators do before training an encoder.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,22 +17,12 @@ from ..dictionary import draw, learn
 from ..models import NMF, GroupLasso, HiLasso, Lasso, RobustNMF, RobustPCA, SparseModel
 from ..operators import without_zero_atoms
 from ..penalties import Penalty
-from ..sampling import sample_rows
+from ..sampling import Array, sample_rows
 from ..solvers.accuracy import ROUGH, exact_codes
-from .noise import (
-    MEASURED_ROWS,
-    as_weight_or_auto,
-    clean,
-    group_weight,
-    lasso_weight,
-    least_noise,
-    noise_level,
-    robust_weights,
-)
+from . import noise
+from .noise import as_weight_or_auto
 
-__all__ = ["low_rank_start", "start_nmf", "start_robust", "start_sparse"]
-
-Array = np.ndarray[Any, Any]
+__all__ = ["start_nmf", "start_robust", "start_sparse"]
 
 #: passes of the plain NMF from which a non-negative low-rank dictionary starts
 START_PASSES = 20
@@ -57,26 +45,15 @@ def start_sparse(
     ----------
     x
         Signals, shape (n, m), centred if the model is for centred signals.
-    atoms
-        The number of atoms q.
-    penalty
-        "l1", "group", "hilasso", or a penalty object, which has its weights already.
-    lam
-        The weight of single coefficients, or of groups if the penalty is "group". "auto" is
-        `lasso_weight` or `group_weight` of the noise level; for "hilasso" half of it.
-    lam_group
-        The weight of the groups if the penalty is "hilasso"; "auto" is half of `group_weight`.
-    groups
-        Disjoint lists of atom indices, for "group" and "hilasso".
-    nonnegative
-        Whether codes must be non-negative.
-    seed
-        Seeds the random numbers.
+    atoms, seed
+        The number of atoms, and a random seed.
+    penalty, lam, lam_group, groups, nonnegative
+        As for `SparseCoding`.
 
     Returns
     -------
     SparseModel
-        A `Lasso`, `GroupLasso` or `HiLasso`; with a penalty object a `SparseModel`.
+        A `Lasso`, `GroupLasso` or `HiLasso`, or a `SparseModel` with the given penalty object.
     """
     dictionary = draw(x if bool(x.any()) else torch.ones_like(x), atoms, seed)
     if isinstance(penalty, Penalty):
@@ -86,19 +63,19 @@ def start_sparse(
     require_choice(penalty, ("l1", "group", "hilasso"), "penalty")
     weight, weight_group = as_weight_or_auto(lam, "lam"), as_weight_or_auto(lam_group, "lam_group")
     auto = weight is None or (penalty == "hilasso" and weight_group is None)
-    sigma = noise_level(x.numpy(), atoms, seed) if auto else 0.0
+    sigma = noise.noise_level(x.numpy(), atoms, seed) if auto else 0.0
     if penalty == "l1":
-        weight = lasso_weight(sigma, atoms) if weight is None else weight
+        weight = noise.lasso_weight(sigma, atoms) if weight is None else weight
         return Lasso(dictionary, weight, nonnegative)
     if not groups:
         raise ValueError(
             f"penalty={penalty!r} needs groups, lists of atom indices such as [[0, 1], [2, 3]]"
         )
-    auto_group = group_weight(sigma, len(groups), float(np.mean([len(group) for group in groups])))
+    auto_group = noise.group_weight(sigma, [len(group) for group in groups])
     if penalty == "group":
         weight = auto_group if weight is None else weight
         return GroupLasso(dictionary, groups, weight, nonnegative)
-    weight = lasso_weight(sigma, atoms) / 2 if weight is None else weight
+    weight = noise.lasso_weight(sigma, atoms) / 2 if weight is None else weight
     weight_group = auto_group / 2 if weight_group is None else weight_group
     return HiLasso(dictionary, groups, weight_group, weight, nonnegative)
 
@@ -110,21 +87,11 @@ def start_nmf(x: Tensor, atoms: int, ridge: float = 0.0, *, seed: int = 0) -> NM
     ----------
     x
         Non-negative signals, shape (n, m).
-    atoms
-        The number of atoms.
-    ridge
-        The weight of the ridge on codes and dictionary; with 0 atoms stay in the unit ball.
-    seed
-        Seeds the random numbers.
-
-    Returns
-    -------
-    NMF
-        The initial model.
+    atoms, ridge, seed
+        The number of atoms, the weight of the ridge on codes and dictionary, and a random seed.
     """
-    rows = x[torch.from_numpy(sample_rows(len(x), MEASURED_ROWS, seed))].double().numpy()
-    start = low_rank_start(rows, atoms, ridge, nonnegative=True, samples=len(x), seed=seed)
-    return NMF(start, ridge)
+    rows = x[torch.from_numpy(sample_rows(len(x), noise.MEASURED_ROWS, seed))].double().numpy()
+    return NMF(low_rank_start(rows, atoms, ridge, len(x), nonnegative=True, seed=seed), ridge)
 
 
 def start_robust(
@@ -136,80 +103,40 @@ def start_robust(
     nonnegative: bool = False,
     seed: int = 0,
 ) -> RobustPCA:
-    """Build a robust PCA or robust NMF on the dictionary of `low_rank_start`, without outliers.
+    """Build a robust PCA or robust NMF on the dictionary of `low_rank_start` for cleaned data.
 
     Parameters
     ----------
     x
         Signals, shape (n, m), centred if the model is for centred signals.
-    atoms
-        The number of atoms.
+    atoms, seed
+        The number of atoms, and a random seed.
     lam, lam_star
-        The weights of the outliers and of the low-rank part. "auto" is `robust_weights` of the
-        noise level.
+        As for `RobustPCA`.
     nonnegative
-        Whether scores, outliers and dictionary must be non-negative.
-    seed
-        Seeds the random numbers.
-
-    Returns
-    -------
-    RobustPCA
-        The initial model; a `RobustNMF` if `nonnegative`.
+        Whether scores, outliers and dictionary must be non-negative, as in a `RobustNMF`.
     """
     outliers, low_rank = as_weight_or_auto(lam, "lam"), as_weight_or_auto(lam_star, "lam_star")
-    signals = x.numpy()
-    cleaned, sigma = clean(signals, atoms, seed)
-    sigma = max(sigma, least_noise(signals, seed))
-    auto, auto_star = robust_weights(sigma, *signals.shape)
+    cleaned, sigma = noise.clean(x.numpy(), atoms, seed)
+    auto, auto_star = noise.robust_weights(sigma, *x.shape)
     outliers = auto if outliers is None else outliers
     low_rank = auto_star if low_rank is None else low_rank
-    start = low_rank_start(
-        cleaned, atoms, low_rank, nonnegative=nonnegative, samples=len(x), seed=seed
-    )
-    kind = RobustNMF if nonnegative else RobustPCA
-    return kind(start, low_rank, outliers)
+    start = low_rank_start(cleaned, atoms, low_rank, len(x), nonnegative=nonnegative, seed=seed)
+    return (RobustNMF if nonnegative else RobustPCA)(start, low_rank, outliers)
 
 
 def low_rank_start(
-    x: Array,
-    atoms: int,
-    ridge: float,
-    *,
-    nonnegative: bool = False,
-    samples: int | None = None,
-    seed: int = 0,
+    x: Array, atoms: int, ridge: float, samples: int, *, nonnegative: bool, seed: int
 ) -> Tensor:
-    """Compute an initial dictionary of a low-rank model from a decomposition of the data.
+    """Compute an initial dictionary of a low-rank model from a sample x of the data.
 
-    With singular values s and right singular vectors V the atoms are
-    ``sqrt(max(s - ridge, s_1/100)) V'``, the factor that balances a ridge on codes and dictionary.
-    Random directions make up for missing singular vectors. A non-negative dictionary comes from a
-    plain NMF, in which the norms of the codes take the place of s. Without a ridge atoms have unit
-    norm, and non-negative ones are samples.
-
-    Parameters
-    ----------
-    x
-        Signals without outliers, shape (n, m).
-    atoms
-        The number of atoms q.
-    ridge
-        The weight of the ridge on codes and dictionary (`lam_star` of the robust models).
-    nonnegative
-        Whether the dictionary must be non-negative.
-    samples
-        The size of the data set if x is only a sample of it.
-    seed
-        Seeds the random numbers.
-
-    Returns
-    -------
-    Tensor
-        Atoms as rows, shape (q, m), float32.
+    With singular values s (scaled to the number of samples in the data set) and right singular
+    vectors V the atoms are ``sqrt(max(s - ridge, s_1/100)) V'``, the factor that balances a ridge
+    on codes and dictionary. Random directions make up for missing singular vectors. A non-negative
+    dictionary comes from a plain NMF, in which the norms of the codes take the place of s. Without
+    a ridge, atoms have unit norm, and non-negative ones are samples.
     """
-    rng = np.random.default_rng(seed)
-    rows = x if x.any() else np.abs(rng.standard_normal(x.shape))
+    rows = x if x.any() else np.abs(np.random.default_rng(seed).standard_normal(x.shape))
     if nonnegative and ridge == 0:
         return draw(torch.from_numpy(rows), atoms, seed, nonnegative=True).float()
     if nonnegative:
@@ -217,12 +144,12 @@ def low_rank_start(
     else:
         _, sizes, vectors = np.linalg.svd(rows, full_matrices=False)
         missing = max(0, atoms - len(vectors))
-        noise = np.random.default_rng(seed).standard_normal((missing, x.shape[1]))
-        noise /= np.linalg.norm(noise, axis=1, keepdims=True)
-        first = np.concatenate([vectors, noise])[:atoms]
+        random = np.random.default_rng(seed).standard_normal((missing, x.shape[1]))
+        random /= np.linalg.norm(random, axis=1, keepdims=True)
+        first = np.concatenate([vectors, random])[:atoms]
         values = np.pad(sizes, (0, missing))[:atoms]
     if ridge > 0:
-        values = values * math.sqrt((samples or len(x)) / len(x))
+        values = values * math.sqrt(samples / len(x))
         first = first * np.sqrt(np.maximum(values - ridge, values.max() / 100))[:, None]
     return without_zero_atoms(torch.from_numpy(first).float())
 

@@ -11,13 +11,11 @@ from ..models import SparseModel
 from .restart import RESTART
 from .solve import choose, solve
 
-__all__ = ["EXACT", "ROUGH", "exact_codes", "mean_excess"]
-
 #: relative gap of codes that count as exact
 EXACT = 1e-6
 #: relative gap of codes from which a dictionary is learned
 ROUGH = 1e-3
-#: iterations of the general solver, at most: up to a tolerance of `ROUGH`, and below it
+#: the most iterations of the general solver, for tolerances of at least `ROUGH` and smaller ones
 ROUGH_ITERATIONS, MOST_ITERATIONS = 200, 2000
 #: the optimum counts as at least this fraction of the objective of zero codes
 LEAST_OBJECTIVE = 1e-3
@@ -26,22 +24,8 @@ LEAST_OBJECTIVE = 1e-3
 def exact_codes(model: SparseModel, x: Tensor, tol: float = EXACT) -> Tensor:
     """Solve the model, but never spend long on rows that converge slowly.
 
-    Models that have a specialised solver are solved to the tolerance. All others are solved by
-    FISTA with restart, in at most 2000 iterations, or 200 if `tol` is 1e-3 or more.
-
-    Parameters
-    ----------
-    model
-        The model to solve.
-    x
-        Signals, shape (n, m).
-    tol
-        The relative gap, as for `solve`.
-
-    Returns
-    -------
-    Tensor
-        Codes, shape (n, q), in the dtype of x.
+    Models that have a specialised solver are solved to the relative gap `tol`. All others are
+    solved by FISTA with restart, in at most 2000 iterations, or 200 if `tol` is 1e-3 or more.
     """
     solver = choose(model)
     most = None
@@ -53,24 +37,9 @@ def exact_codes(model: SparseModel, x: Tensor, tol: float = EXACT) -> Tensor:
 def mean_excess(model: SparseModel, x: Tensor, codes: Tensor) -> float:
     """Compare the mean objective F of codes with the optimum F* of an exact solve.
 
-    Parameters
-    ----------
-    model
-        The model whose objective counts.
-    x
-        Signals, shape (n, m).
-    codes
-        Codes, shape (n, q).
-
-    Returns
-    -------
-    float
-        ``mean(F - F*) / mean(F*)``, computed in float64; inf for codes that are not finite.
-
-    Notes
-    -----
-    The denominator is at least a thousandth of the mean objective of zero codes, so the excess is
-    also defined for data that the model explains completely.
+    The excess is ``mean(F - F*) / mean(F*)`` in float64, or inf for codes that are not finite. The
+    denominator is at least a thousandth of the mean objective of zero codes, so the excess is also
+    defined for data that the model explains completely.
     """
     x, codes = x.double(), codes.double()
     model = model.to(torch.float64)
