@@ -17,8 +17,6 @@ from typing import Any, TypeVar
 import numpy as np
 from numba import njit
 
-__all__ = ["FAST", "FINITE", "SUMS", "Array", "compiled", "compiler", "expanded", "inlined"]
-
 Array = np.ndarray[Any, Any]
 
 Function = TypeVar("Function", bound=Callable[..., Any])

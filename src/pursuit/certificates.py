@@ -39,8 +39,6 @@ from torch import Tensor
 from ._checks import ArrayLike, as_codes, as_float_matrix, as_signals, as_weight
 from .models import SparseModel, require_model
 
-__all__ = ["Certificate", "certify", "certify_low_rank", "is_met", "round_codes"]
-
 #: what is added to every gap, as a fraction of the objective, for the rounding of both
 ROUNDING = 16 * torch.finfo(torch.float64).eps
 #: rows that are certified at a time, so that float64 copies of a big batch are never made

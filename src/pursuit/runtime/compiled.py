@@ -17,8 +17,6 @@ from ..files import Saved, below, open_saved
 from .executors import EXECUTORS, TINY, Executor, Sparse
 from .program import Program, from_arrays
 
-__all__ = ["Compiled", "CompiledBank", "Plan", "Stream", "build", "compile", "load"]
-
 Array = np.ndarray[Any, Any]
 
 logger = logging.getLogger(__name__)

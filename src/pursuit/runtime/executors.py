@@ -16,8 +16,6 @@ import numpy as np
 
 from .program import Program, stacked
 
-__all__ = ["EXECUTORS", "Dense", "Executor", "Fused", "Sparse"]
-
 Array = np.ndarray[Any, Any]
 
 #: signals closer to zero than this count as zero: their products would be denormal numbers, which

@@ -24,8 +24,6 @@ from .program import Array, Layer, Program
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["export_onnx", "graph"]
-
 #: the oldest version of the operators that has all that is used here
 OLDEST_OPSET = 13
 #: sums are scaled by their first factor that is not smaller than this part of the largest

@@ -23,8 +23,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["FORM", "Layer", "Mix", "Program", "from_arrays", "stacked"]
-
 Array = np.ndarray[Any, Any]
 Mix = tuple[float, float, float, float, float]
 

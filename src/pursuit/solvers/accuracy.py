@@ -11,8 +11,6 @@ from ..models import SparseModel
 from .restart import RESTART
 from .solve import choose, solve
 
-__all__ = ["EXACT", "ROUGH", "exact_codes", "mean_excess"]
-
 #: relative gap of codes that count as exact
 EXACT = 1e-6
 #: relative gap of codes from which a dictionary is learned
@@ -24,25 +22,7 @@ LEAST_OBJECTIVE = 1e-3
 
 
 def exact_codes(model: SparseModel, x: Tensor, tol: float = EXACT) -> Tensor:
-    """Solve the model, but never spend long on rows that converge slowly.
-
-    Models that have a specialised solver are solved to the tolerance. All others are solved by
-    FISTA with restart, in at most 2000 iterations, or 200 if `tol` is 1e-3 or more.
-
-    Parameters
-    ----------
-    model
-        The model to solve.
-    x
-        Signals, shape (n, m).
-    tol
-        The relative gap, as for `solve`.
-
-    Returns
-    -------
-    Tensor
-        Codes, shape (n, q), in the dtype of x.
-    """
+    """Solve the model to a relative gap of `tol`, with few iterations of the general solver."""
     solver = choose(model)
     most = None
     if solver is RESTART:
@@ -51,26 +31,10 @@ def exact_codes(model: SparseModel, x: Tensor, tol: float = EXACT) -> Tensor:
 
 
 def mean_excess(model: SparseModel, x: Tensor, codes: Tensor) -> float:
-    """Compare the mean objective F of codes with the optimum F* of an exact solve.
+    """``mean(F - F*) / mean(F*)`` in float64, with F* the optimum; inf for codes not finite.
 
-    Parameters
-    ----------
-    model
-        The model whose objective counts.
-    x
-        Signals, shape (n, m).
-    codes
-        Codes, shape (n, q).
-
-    Returns
-    -------
-    float
-        ``mean(F - F*) / mean(F*)``, computed in float64; inf for codes that are not finite.
-
-    Notes
-    -----
-    The denominator is at least a thousandth of the mean objective of zero codes, so the excess is
-    also defined for data that the model explains completely.
+    The denominator is at least a thousandth of the mean objective of zero codes, so that the excess
+    is also defined for data that the model explains completely.
     """
     x, codes = x.double(), codes.double()
     model = model.to(torch.float64)
