@@ -17,16 +17,13 @@ from typing import Any, TypeVar
 import numpy as np
 from numba import njit
 
-__all__ = ["FAST", "FINITE", "SUMS", "Array", "compiled", "compiler", "expanded", "inlined"]
-
 Array = np.ndarray[Any, Any]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 #: sums may be reordered and products fused with them
 SUMS = frozenset({"reassoc", "contract"})
-#: the same, with reciprocals instead of divisions and no signed zeros; NaN and infinity keep their
-#: meaning
+#: the same, with reciprocals for divisions and no signed zeros; NaN and infinity keep their meaning
 FAST = SUMS | {"arcp", "nsz"}
 #: the same, for kernels whose callers exclude NaN, so that maxima are vectorised
 FINITE = FAST | {"nnan"}
@@ -37,25 +34,12 @@ def compiler(
 ) -> Callable[[Function], Function]:
     """Return a decorator that compiles a function to run without the interpreter's lock.
 
-    Parameters
-    ----------
-    flags
-        The liberties that the compiler may take with floating-point arithmetic.
-    allocates
-        Whether the function creates arrays. Without, it does not count references to arrays, which
-        costs up to a third of the time of a kernel that works on small arrays in named tuples; the
-        caller allocates scratch memory.
-    options
-        Further options of `numba.njit`.
+    `flags` are the liberties of floating-point arithmetic. Unless it `allocates`, a function cannot
+    create arrays and does not count references to them, which takes up to a third of the time of a
+    kernel that works on small arrays in named tuples.
     """
-    settings: dict[str, Any] = {
-        "cache": True,
-        "nogil": True,
-        "error_model": "numpy",
-        "fastmath": set(flags),
-        "_nrt": allocates,
-    }
-    decorator: Callable[[Function], Function] = njit(**settings, **options)
+    options |= {"cache": True, "nogil": True, "error_model": "numpy", "_nrt": allocates}
+    decorator: Callable[[Function], Function] = njit(fastmath=set(flags), **options)
     return decorator
 
 

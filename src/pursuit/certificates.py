@@ -10,24 +10,24 @@ residual ``r = x - z D`` the difference of F(z) to that bound can be written as
 
     gap = 1/2 ||r - nu||^2 + [ h(z) + h*(u) - z'u ],
 
-a sum of terms none of which can be negative (Fenchel-Young), so nothing cancels and the gap of
-an optimal code is zero up to rounding (for which a few units in the last place of F are
-added). It remains to choose nu close to r with h*(u) finite:
+a sum of non-negative terms (Fenchel-Young), so nothing cancels and the gap of an optimal code is
+zero up to rounding (for which a few units in the last place of F are added). It remains to choose
+nu close to r with h*(u) finite:
 
-* *penalised, no curvature* (Lasso, groups, trees): h*(u) is 0 on C = {u : u'z <= g(z)} and
-  inf outside. Scaling ``nu = k r`` with ``k = 1 / max(1, gauge(u))`` gets there.
+* *penalised, no curvature* (Lasso, groups, trees): h*(u) is 0 on C = {u : u'z <= g(z)} and inf
+  outside. Scaling ``nu = k r`` with ``k = 1 / max(1, gauge(u))`` suffices.
 * *penalised, with curvature* (an elastic net): append ``-sqrt(c_i) z_i`` to the residual, which
   turns the ridge into data; then as before with u_i replaced by ``u_i - c_i z_i``.
-* *not penalised, with curvature* (the scores of robust PCA): ``h*(u) = u_i^2 / (2 c_i)``,
-  or ``max(u_i, 0)^2 / (2 c_i)`` if z_i >= 0: finite for every u.
-* *not penalised, z_i >= 0* (NMF without ridge): u_i <= 0 is needed, and no scaling reaches it.
+* *not penalised, with curvature* (the scores of robust PCA): ``h*(u) = u_i^2 / (2 c_i)``, or
+  ``max(u_i, 0)^2 / (2 c_i)`` if z_i >= 0: finite for every u.
+* *not penalised, z_i >= 0* (NMF without ridge): u_i <= 0 is needed, which no scaling achieves.
   Shift ``nu = r + tau d`` along a direction with ``D_i d < 0`` for all those atoms; one exists
   unless zero is in the convex hull of the atoms, and is found by non-negative least squares.
 * *not penalised, free* (least squares): u_i = 0 is needed. Project r onto the orthogonal
   complement of those atoms; this is exact up to the rounding of float64.
 
-Where an identity stands in the dictionary (robust PCA), its u is nu itself, and clipping nu to
-[-lam, lam] is closer to r than scaling it. If no feasible point is found the gap is inf.
+For an identity block of the dictionary (robust PCA), u is nu itself, and clipping nu to
+[-lam, lam] is closer to r than scaling it. If no feasible point is found, the gap is inf.
 """
 
 from __future__ import annotations
@@ -39,26 +39,23 @@ from torch import Tensor
 from ._checks import ArrayLike, as_codes, as_float_matrix, as_signals, as_weight
 from .models import SparseModel, require_model
 
-__all__ = ["Certificate", "certify", "certify_low_rank", "is_met", "round_codes"]
-
-#: what is added to every gap, as a fraction of the objective, for the rounding of both
+#: the fraction of the objective that is added to every gap, for the rounding of both
 ROUNDING = 16 * torch.finfo(torch.float64).eps
-#: rows that are certified at a time, so that float64 copies of a big batch are never made
+#: rows that are certified at a time, to avoid float64 copies of a large batch
 TILE = 4096
 
 
 def certify(
     model: SparseModel, x: ArrayLike, codes: ArrayLike, mask: ArrayLike | None = None
 ) -> Tensor:
-    """An upper bound of ``objective(codes) - optimum`` for each row, in float64.
+    """Compute an upper bound of ``objective(codes) - optimum`` for each row.
 
-    The codes are taken as they are. The bound is inf where no certificate exists: where a
-    constraint is broken, or no dual feasible point is found.
+    The bound is inf where codes violate a constraint or no dual feasible point is found.
 
     Parameters
     ----------
     model
-        The model whose optimum is meant.
+        The model, which defines the objective.
     x
         Signals, shape (n, m).
     codes
@@ -69,7 +66,7 @@ def certify(
     Returns
     -------
     Tensor
-        The gap of each row, shape (n,), float64, absolute.
+        The absolute gap of each row, shape (n,), float64.
 
     Examples
     --------
@@ -86,44 +83,45 @@ def certify(
 
 
 def certify_low_rank(
-    x: ArrayLike,
-    low_rank: ArrayLike,
-    outliers: ArrayLike,
-    lam_star: float,
-    lam: float,
-    *,
-    factors: tuple[ArrayLike, ArrayLike] | None = None,
-) -> float:
-    """An upper bound of the suboptimality of a split of a matrix into low rank and outliers.
+    x: ArrayLike, low_rank: ArrayLike, outliers: ArrayLike, lam_star: float, lam: float,
+    *, factors: tuple[ArrayLike, ArrayLike] | None = None,
+) -> float:  # fmt: skip
+    """Bound the suboptimality of a split of a matrix into low rank and outliers.
 
     For ``P(L, O) = 1/2 ||X - L - O||_F^2 + lam_star ||L||_* + lam ||O||_1`` and the residual
     ``R = X - L - O``, every ``N = k R`` with ``||N||_2 <= lam_star`` (spectral norm) and
-    ``max |N_ij| <= lam`` is dual feasible, and as for codes
+    ``max |N_ij| <= lam`` is dual feasible, and
 
         gap = 1/2 ||R - N||_F^2 + (lam_star ||L||_* - <L, N>) + (lam ||O||_1 - <O, N>).
 
     With `factors` ``(S, D0)``, ``L = S D0``, the nuclear norm is replaced by the larger
     ``(||S||_F^2 + ||D0||_F^2) / 2``: a gap of zero then proves that the factored problem, which
     is not convex, has been solved globally. At a stationary point of full rank ``||R||_2`` is
-    lam_star; a larger one says that there are too few atoms or that an atom is dead.
+    lam_star; a larger one means that there are too few atoms or that an atom is dead.
+
+    Parameters
+    ----------
+    x, low_rank, outliers
+        X, L and O, shape (n, m).
+    lam_star, lam
+        The weights of the nuclear norm and of the outliers.
+    factors
+        Optional, S and D0.
 
     Returns
     -------
     float
-        The absolute gap of the whole matrix, in float64.
+        The absolute gap of the whole matrix.
     """
     signals = as_float_matrix(x, "x", "features").double()
     low, out = (
         as_codes(part, len(signals), signals, signals.shape[1], name)
         for part, name in ((low_rank, "low_rank"), (outliers, "outliers"))
     )
-    star = float(as_weight(lam_star, "lam_star"))
-    weight = float(as_weight(lam, "lam"))
+    star, weight = float(as_weight(lam_star, "lam_star")), float(as_weight(lam, "lam"))
     residual = signals - low - out
-    spectral = float(torch.linalg.matrix_norm(residual, 2))
-    largest = float(residual.abs().max())
-    excess = max(1.0, _ratio(spectral, star), _ratio(largest, weight))
-    dual = residual / excess
+    spectral, largest = float(torch.linalg.matrix_norm(residual, 2)), float(residual.abs().max())
+    dual = residual / max(1.0, _ratio(spectral, star), _ratio(largest, weight))
     if factors is None:
         charge = star * float(torch.linalg.matrix_norm(low, "nuc"))
     else:
@@ -141,18 +139,13 @@ def is_met(gap: Tensor, objective: Tensor, tol: float, dtype: torch.dtype) -> Te
 
 
 def round_codes(
-    model: SparseModel,
-    x: Tensor,
-    codes: Tensor,
-    objective: Tensor,
-    gap: Tensor,
+    model: SparseModel, x: Tensor, codes: Tensor, objective: Tensor, gap: Tensor,
     mask: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Codes found in float64 in the dtype of x, with their objective and gap.
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Round codes from float64 to the dtype of x; return them with their objective and gap.
 
-    The dual point of the exact codes serves the rounded ones, so that their gap is larger by just
-    as much as their objective. (The dual point that `certify` would find from the rounded codes
-    alone is much looser: their residual has lost its optimality.)
+    The dual point of the exact codes certifies the rounded ones, whose gap is thus larger by as
+    much as their objective. The one that `certify` finds from the rounded codes is much looser.
     """
     if x.dtype == torch.float64:
         return codes, objective, gap
@@ -162,11 +155,7 @@ def round_codes(
 
 
 class Certificate:
-    """Objectives and gaps of one model in float64, as the module's docstring derives them.
-
-    What depends on the model alone is found once, so that a solver may ask many times. Inputs
-    must have been checked.
-    """
+    """Objectives and gaps of one model, derived above; what depends on the model is kept."""
 
     def __init__(self, model: SparseModel) -> None:
         model = model.to(torch.float64)
@@ -176,19 +165,15 @@ class Certificate:
         self.penalised = self.penalty.penalised(size).to(device)
         sign = self.penalty.sign_constraint(size, device)
         self.sign = torch.zeros_like(self.penalised) if sign is None else sign
-        curvature = model.curvature
-        self.curvature = (
-            torch.zeros(size, dtype=torch.float64, device=device)
-            if curvature is None
-            else curvature.to(device)
-        )
+        none = torch.zeros(size, dtype=torch.float64, device=device)
+        self.curvature = none if model.curvature is None else model.curvature.to(device)
         curved = self.curvature > 0
         self.augmented = self.penalised & curved
         self.conjugate = ~self.penalised & curved
         self.free = ~self.penalised & ~curved & ~self.sign
         self.cone = ~self.penalised & ~curved & self.sign
         self.clip = self._outlier_bounds()
-        if self.clip is not None:  # clipping serves every outlier, also one that is free
+        if self.clip is not None:  # clipping handles all outliers, also free ones
             self.free[len(model.dictionary) :] = False
             self.cone[len(model.dictionary) :] = False
         self.projector = _orthonormal_rows(self._atoms(self.free)) if self.free.any() else None
@@ -198,14 +183,13 @@ class Certificate:
     def evaluate(
         self, x: Tensor, codes: Tensor, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The objective and the gap of each row, shape (n,) each, tile by tile."""
-        objectives, gaps = [], []
+        """Return objective and gap of each row, shape (n,) each, in float64."""
+        tiles = []
         for start in range(0, len(x), TILE):
             rows = slice(start, start + TILE)
             observed = None if mask is None else mask[rows]
-            objective, gap = self._evaluate(x[rows].double(), codes[rows].double(), observed)
-            objectives.append(objective)
-            gaps.append(gap)
+            tiles.append(self._evaluate(x[rows].double(), codes[rows].double(), observed))
+        objectives, gaps = zip(*tiles, strict=True)
         return torch.cat(objectives), torch.cat(gaps)
 
     def _evaluate(self, x: Tensor, codes: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -221,14 +205,14 @@ class Certificate:
         extra = (codes * ridge).sum(dim=-1)
         effective = model.correlate(nu) - ridge
         factor = 1 / self.penalty.gauge(effective).clamp_min(1)
-        u = effective * factor.unsqueeze(-1)
-        nu = nu * factor.unsqueeze(-1)
+        u, nu = effective * factor.unsqueeze(-1), nu * factor.unsqueeze(-1)
         charge = self.penalty.value(codes)
         gap = (residual - nu).square().sum(dim=-1) / 2 + (1 - factor).square() * extra / 2
         gap = gap + charge - (codes * u).sum(dim=-1)
         if self.conjugate.any():
             gap = gap + self._conjugate_terms(codes, u)
-        gap = torch.where(self._cone_holds(u), gap, torch.inf)
+        # the sign conditions that no scaling achieves; they do not hold for NaN
+        gap = torch.where((u[..., self.cone] <= 0).all(dim=-1), gap, torch.inf)
         # a sum of non-negative terms; rounding alone could make it negative or too small
         return objective, gap.clamp_min(0) + ROUNDING * objective
 
@@ -240,10 +224,10 @@ class Certificate:
             nu = nu.clamp(low, high)
             moved = self.projector is not None or bool(self.cone.any())
             if moved and not bool((high > 0).all()):
-                return None  # what follows would leave a bound of zero
+                return None  # the following steps would violate a bound of zero
         if self.projector is not None:
             if mask is not None:
-                return None  # the atoms that count would differ from row to row
+                return None  # the projection would differ from row to row
             nu = nu - (nu @ self.projector.T) @ self.projector
         if self.cone.any():
             if self.direction is None:
@@ -252,10 +236,10 @@ class Certificate:
         return nu
 
     def _shifted(self, nu: Tensor, direction: Tensor) -> Tensor:
-        """nu moved along the direction until ``D_i nu <= 0`` for all atoms of `cone`.
+        """Move nu along the direction until ``D_i nu <= 0`` for all atoms of `cone`.
 
-        It goes further by the rounding error of the correlation, so that the sign is sure. Rows
-        where an atom does not fall along the direction (a mask can do that) become infinite.
+        A margin for the rounding error of the correlation ensures the sign. Rows where the
+        correlation of an atom does not decrease (a mask can cause that) become infinite.
         """
         atoms = self._atoms(self.cone)
         rounding = torch.finfo(nu.dtype).eps * nu.shape[-1]
@@ -272,10 +256,6 @@ class Certificate:
         c, z, v = (t[..., self.conjugate] for t in (self.curvature, codes, u))
         v = torch.where(self.sign[self.conjugate], v.clamp_min(0), v)
         return (c * z.square() + v.square() / c).sum(dim=-1) / 2
-
-    def _cone_holds(self, u: Tensor) -> Tensor:
-        """Whether the sign conditions hold that no scaling mends (not for NaN)."""
-        return (u[..., self.cone] <= 0).all(dim=-1)
 
     def _atoms(self, which: Tensor) -> Tensor:
         """The atoms of some coefficients, shape (k, m)."""
@@ -308,15 +288,14 @@ class Certificate:
         return direction / -float(slope.max())
 
     def _outlier_bounds(self) -> tuple[Tensor, Tensor] | None:
-        """The bounds of nu at the features of an identity block, None if there are no bounds."""
+        """The bounds of nu at the features of an identity block, or None."""
         weights = self.penalty.weights(self.model.code_size)
         if self.model.operator.identity_size == 0 or weights is None:
             return None
         count = len(self.model.dictionary)
-        # a curved coefficient has a finite conjugate everywhere
-        high = torch.where(
-            self.curvature[count:] > 0, torch.inf, weights[count:].to(self.curvature)
-        )
+        bounds = weights[count:].to(self.curvature)
+        # a coefficient with curvature has a finite conjugate everywhere
+        high = torch.where(self.curvature[count:] > 0, torch.inf, bounds)
         return torch.where(self.sign[count:], -torch.inf, -high), high
 
 

@@ -14,22 +14,13 @@ _compiled = compiler(SUMS, allocates=True)
 
 @_compiled
 def sweep(
-    atoms: Array,
-    A: Array,
-    B: Array,
-    ridge: Array,
-    ball: Array,
-    nonnegative: Array,
-    smallest: float,
-    sweeps: int,
-) -> None:
-    """Update every atom in turn, in place.
+    atoms: Array, A: Array, B: Array, ridge: Array, ball: Array, nonnegative: Array,
+    smallest: float, sweeps: int,
+) -> None:  # fmt: skip
+    """``d_j <- P(d_j + (B_j - A_j D - r_j d_j)/(A_jj + r_j))`` for every atom in turn, in place.
 
-    ``d_j <- P(d_j + (B_j - A_j D - r_j d_j)/(A_jj + r_j))``, with P the projection onto the
-    constraints.
-
-    atoms (q, m), A (q, q) and B (q, m) have one dtype; ridge, ball and nonnegative (q,) are the
-    constraints of each atom. Atoms with ``A_jj <= smallest`` are not changed.
+    P is the projection onto the constraints of each atom: ridge, ball and nonnegative, (q,). Atoms
+    with ``A_jj <= smallest`` are not changed. atoms (q, m), A (q, q) and B (q, m) share one dtype.
     """
     q, m = atoms.shape
     slopes = np.empty((min(BLOCK, q), m), atoms.dtype)
@@ -53,14 +44,9 @@ def sweep(
 
 @_compiled
 def _update(
-    atom: Array,
-    slope: Array,
-    change: Array,
-    curvature: float,
-    ridge: float,
-    ball: bool,
+    atom: Array, slope: Array, change: Array, curvature: float, ridge: float, ball: bool,
     nonnegative: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Update one atom from its row of ``B - A D``, and write by how much it changed."""
     square = 0.0
     for i in range(len(atom)):

@@ -17,21 +17,19 @@ from ..files import Saved, below, open_saved
 from .executors import EXECUTORS, TINY, Executor, Sparse
 from .program import Program, from_arrays
 
-__all__ = ["Compiled", "CompiledBank", "Plan", "Stream", "build", "compile", "load"]
-
 Array = np.ndarray[Any, Any]
 
 logger = logging.getLogger(__name__)
 
 #: rows on which sparsity is measured
 MEASURED = 256
-#: fewer rows than this are "a few", for which another executor may be quicker
+#: fewer rows than this are "a few", for which another executor may be faster
 FEW = 16
-#: what the kernels read as it stands
+#: dtypes that the kernels read without conversion
 NATIVE = (np.dtype(np.float32), np.dtype(np.float64))
 #: seconds of compilation after which it is announced
 PATIENCE = 1.0
-#: microseconds of work that are worth a thread; threads with less hinder each other
+#: microseconds of work that justify a thread
 WORTH_A_THREAD = 1500
 
 
@@ -42,15 +40,15 @@ class Plan:
     Attributes
     ----------
     many, few
-        The executor for batches, and for a few signals at a time.
+        The executors for batches and for a few signals at a time.
     changes
-        How many coefficients each layer changes, measured or supposed.
+        The number of coefficients that each layer changes, measured or supposed.
     measured
-        Whether they were measured.
+        Whether `changes` were measured.
     estimates
-        About how many microseconds a signal takes in a batch, for each executor that fits.
+        The estimated microseconds per signal of a batch, for each executor that fits.
     misfits
-        What the program lacks for the others.
+        What the program lacks for the other executors.
     """
 
     many: str
@@ -75,36 +73,31 @@ class Plan:
 class Compiled:
     """An encoder that runs without torch: call it on signals (n, m) to get codes (n, q), float32.
 
-    A signal that is not finite is refused with a ValueError, and so is the whole batch. Numbers
-    below 1e-30 count as zero.
+    A batch with a value that is not finite raises a ValueError. Numbers below 1e-30 count as zero.
 
     Parameters
     ----------
     program
-        What is run.
+        The layers of the encoder, as `Encoder.program` returns them.
     sample
-        Signals like those to come, to measure how sparse the codes are; by default the first
-        batch with enough rows serves.
+        Typical signals, to measure how sparse the codes are; by default the first large batch.
     threads
-        The most tiles that are worked on at the same time, fewer where there is little to do; by
-        default as many as there are cores.
+        The largest number of threads, by default the number of cores; small batches use fewer.
     kernel
-        "auto", or the executor that must be taken: "dense", "sparse" or "fused".
+        The executor, "dense", "sparse" or "fused"; "auto" takes the fastest.
 
     Attributes
     ----------
     features, size
         m and q.
+    plan
+        The `Plan` by which it runs.
     info
-        What the file says about the encoder.
+        The description of the encoder from its file.
     """
 
     def __init__(
-        self,
-        program: Program,
-        sample: Any = None,
-        threads: int | None = None,
-        kernel: str = "auto",
+        self, program: Program, sample: Any = None, threads: int | None = None, kernel: str = "auto"
     ) -> None:
         if threads is not None and threads < 1:
             raise ValueError(f"threads must be at least 1, got {threads}")
@@ -126,38 +119,36 @@ class Compiled:
         return f"Compiled(features={self.features}, size={self.size}, layers={depth})"
 
     def __call__(self, x: Any, out: Array | None = None) -> Array:
-        """The codes of signals (n, m) or of one signal (m,).
+        """Return the codes of signals (n, m) or of one signal (m,).
 
         Parameters
         ----------
         x
-            An array, a memory map, or anything that NumPy makes an array of.
+            An array, a memory map, or anything else that NumPy converts to an array.
         out
-            Room for the result, float32, shape (n, q); partly written if an error is raised.
+            A float32 array for the result, shape (n, q); partly written if an error is raised.
         """
         signals = self._signals(x)
         single = np.ndim(x) == 1
         if not self.plan.measured and self._is_open and len(signals) >= FEW:
             self._measure(signals)
         shape = (self.size,) if single else (len(signals), self.size)
-        codes = np.empty(shape, np.float32) if out is None else _room(out, shape)
+        codes = np.empty(shape, np.float32) if out is None else _checked(out, shape)
         self._encode(signals, codes.reshape(len(signals), self.size))
         return codes
 
     def stream(self, most: int = 1024) -> Stream:
-        """A runner that reuses its memory, for frames or blocks of up to `most` signals."""
+        """Return a `Stream`, which reuses its memory, for blocks of up to `most` signals."""
         return Stream(self, most)
 
     def decode(self, codes: Any) -> Array:
-        """The signals that codes (n, q) stand for, ``z D``, shape (n, m)."""
+        """Return the signals ``z D``, shape (n, m), of codes (n, q)."""
         given = np.asarray(codes, np.float32)
         if given.shape[-1:] != (self.size,):
             raise ValueError(f"codes must have {self.size} columns, got shape {given.shape}")
         atoms = self.program.dictionary
         signals: Array = given[..., : len(atoms)] @ atoms
         return signals if len(atoms) == self.size else signals + given[..., len(atoms) :]
-
-    # ---- how ---------------------------------------------------------------------------
 
     def _signals(self, x: Any) -> Array:
         signals = np.asarray(x)
@@ -169,7 +160,6 @@ class Compiled:
             )
         if signals.dtype.kind not in "fiu":
             raise TypeError(f"x must hold real numbers, got {signals.dtype}")
-        # the kernels read native single and double precision; all else is converted at once
         return signals if signals.dtype in NATIVE else signals.astype(np.float32)
 
     def _encode(self, x: Array, codes: Array) -> None:
@@ -181,13 +171,13 @@ class Compiled:
         failures: list[tuple[int, Exception]] = []
 
         def work() -> None:
-            room = _Room(executor, length)
+            runner = _Runner(executor, length)
             while not failures:
-                tile = next(tiles, None)  # whoever is free takes the next
+                tile = next(tiles, None)  # a free thread takes the next tile
                 if tile is None:
                     return
-                try:  # what was taken is run, so that no earlier failure is missed
-                    room.run(x[tile], codes[tile], tile.start)
+                try:  # a tile that was taken is run, so that the first failure is reported
+                    runner.run(x[tile], codes[tile], tile.start)
                 except Exception as error:
                     failures.append((tile.start, error))
 
@@ -203,16 +193,15 @@ class Compiled:
 
     @property
     def _is_open(self) -> bool:
-        """Whether what is measured could change the choice."""
+        """Whether a measurement could change the choice."""
         return self._kernel == "auto" and len(self.plan.estimates) > 1
 
     def _measure(self, x: Array) -> None:
-        """Choose anew, knowing how many coefficients the layers change."""
+        """Measure how many coefficients the layers change, and choose the executors again."""
         executor = self._executor("sparse")
         assert isinstance(executor, Sparse)
-        rows = x[:: -(-len(x) // MEASURED)]  # from all of them: a stream may begin with silence
-        room = _Room(executor, len(rows))
-        room.run(rows, np.empty((len(rows), self.size), np.float32), 0)
+        rows = x[:: -(-len(x) // MEASURED)]  # from the whole batch, which may begin with silence
+        _Runner(executor, len(rows)).run(rows, np.empty((len(rows), self.size), np.float32), 0)
         self.plan = self._planned(executor.measured(), measured=True)
 
     def _planned(self, changes: Sequence[float], measured: bool) -> Plan:
@@ -228,15 +217,10 @@ class Compiled:
             raise ValueError(
                 f"kernel {self._kernel!r} cannot run this encoder: it needs {misfits[self._kernel]}"
             )
-        chosen = self._kernel != "auto"
-        return Plan(
-            many=self._kernel if chosen else min(estimates, key=estimates.__getitem__),
-            few=self._kernel if chosen else min(few, key=few.__getitem__),
-            changes=tuple(changes),
-            measured=measured,
-            estimates=estimates,
-            misfits=misfits,
-        )
+        best, best_few = (min(costs, key=costs.__getitem__) for costs in (estimates, few))
+        if self._kernel != "auto":
+            best = best_few = self._kernel
+        return Plan(best, best_few, tuple(changes), measured, estimates, misfits)
 
     def _executor(self, name: str) -> Executor:
         if name not in self._executors:
@@ -245,8 +229,7 @@ class Compiled:
         if name not in self._ready:
             with _announced(f"compiling the {name} kernels (once on this machine)"):
                 zeros = np.zeros((1, self.features), np.float32)
-                room = _Room(executor, 1)
-                room.run(zeros, np.empty((1, self.size), np.float32), 0)
+                _Runner(executor, 1).run(zeros, np.empty((1, self.size), np.float32), 0)
             if isinstance(executor, Sparse):
                 executor.changes[:], executor.rows = 0, 0
             self._ready.add(name)
@@ -254,57 +237,57 @@ class Compiled:
 
 
 class Stream:
-    """Signals as they come, in blocks of any size, with the codes of the whole batch.
+    """Encodes a stream of signals in blocks of any size, with the codes of one large batch.
 
-    Its memory is taken once, and its plan is that of the moment. The codes that a call returns are
-    overwritten by the next call.
+    Memory is allocated once, and the plan is that of the encoder when the stream is created. The
+    codes that a call returns are overwritten by the next call.
 
     Parameters
     ----------
     compiled
-        What encodes.
+        The compiled encoder.
     most
-        The most signals of a block that are worked on at a time; longer ones are cut.
+        The largest number of signals that are encoded together; longer blocks are split.
     """
 
     def __init__(self, compiled: Compiled, most: int = 1024) -> None:
         if most < 1:
             raise ValueError(f"most must be at least 1, got {most}")
         self.compiled = compiled
-        self.plan = compiled.plan  # kept, so that the kernel does not change on the way
+        self.plan = compiled.plan  # kept, so that the kernel does not change
         self.frames = 0
         self._codes = np.empty((most, compiled.size), np.float32)
-        self._rooms: dict[str, _Room] = {}
+        self._runners: dict[str, _Runner] = {}
 
     def __call__(self, x: Any, out: Array | None = None) -> Array:
-        """The codes of a block (n, m), or of one frame (m,); a view that is reused if no `out`."""
+        """Return the codes of a block (n, m) or of one frame (m,), in `out` if it is given."""
         compiled = self.compiled
         signals = compiled._signals(x)
         n = len(signals)
         if out is not None:
-            codes = _room(out, (compiled.size,) if np.ndim(x) == 1 else (n, compiled.size))
+            codes = _checked(out, (compiled.size,) if np.ndim(x) == 1 else (n, compiled.size))
         else:
             if n > len(self._codes):
                 self._codes = np.empty((n, compiled.size), np.float32)
             codes = self._codes[0] if np.ndim(x) == 1 else self._codes[:n]
         rows = codes.reshape(n, compiled.size)
-        room = self._room_of(self.plan.many if n >= FEW else self.plan.few)
+        runner = self._runner(self.plan.many if n >= FEW else self.plan.few)
         with _one_blas_thread() if n >= FEW else nullcontext():
-            for start in range(0, n, room.rows):
-                tile = slice(start, start + room.rows)
-                room.run(signals[tile], rows[tile], self.frames + start)
+            for start in range(0, n, runner.rows):
+                tile = slice(start, start + runner.rows)
+                runner.run(signals[tile], rows[tile], self.frames + start)
         self.frames += n
-        return codes if out is None else out
+        return codes
 
-    def _room_of(self, name: str) -> _Room:
-        if name not in self._rooms:
+    def _runner(self, name: str) -> _Runner:
+        if name not in self._runners:
             executor = self.compiled._executor(name)
-            self._rooms[name] = _Room(executor, min(executor.tile, len(self._codes)))
-        return self._rooms[name]
+            self._runners[name] = _Runner(executor, min(executor.tile, len(self._codes)))
+        return self._runners[name]
 
 
 class CompiledBank:
-    """One compiled encoder a class; calling it gives the codes of each."""
+    """One compiled encoder per class; a call returns the codes of each."""
 
     def __init__(self, encoders: Sequence[Compiled]) -> None:
         self.encoders = tuple(encoders)
@@ -319,28 +302,28 @@ class CompiledBank:
         return [encoder(x) for encoder in self.encoders]
 
     def errors(self, x: Any) -> Array:
-        """``||x - decode(codes)||^2`` of each encoder, shape (n, classes)."""
+        """Return ``||x - decode(codes)||^2`` of each encoder, shape (n, classes)."""
         signals = np.asarray(x, np.float32)
-        left = [signals - encoder.decode(encoder(signals)) for encoder in self.encoders]
-        return np.stack([np.square(one).sum(axis=-1) for one in left], axis=-1)
+        residuals = [signals - encoder.decode(encoder(signals)) for encoder in self.encoders]
+        return np.stack([np.square(residual).sum(axis=-1) for residual in residuals], axis=-1)
 
 
 def compile(
     encoder: Any, sample: Any = None, threads: int | None = None, kernel: str = "auto"
 ) -> Compiled | CompiledBank:
-    """An encoder as it is now, to run on NumPy arrays at full speed, without gradients.
+    """Compile an encoder to run on NumPy arrays at full speed, without gradients.
 
     Parameters
     ----------
     encoder
-        An encoder, or an `EncoderBank`. What it learns later does not reach what was compiled.
+        An encoder or an `EncoderBank`. Later training does not change the compiled one.
     sample, threads, kernel
         See `Compiled`.
 
     Returns
     -------
-    Compiled
-        Called on signals (n, m) it gives codes (n, q), float32; `.plan` tells how it runs.
+    Compiled or CompiledBank
+        Maps signals (n, m) to codes (n, q), float32.
 
     Examples
     --------
@@ -360,11 +343,9 @@ def compile(
 
 
 def load(
-    path: str | os.PathLike[str],
-    sample: Any = None,
-    threads: int | None = None,
+    path: str | os.PathLike[str], sample: Any = None, threads: int | None = None,
     kernel: str = "auto",
-) -> Compiled | CompiledBank:
+) -> Compiled | CompiledBank:  # fmt: skip
     """Read an encoder that `pursuit.save` has written, without torch; see `Compiled`."""
     return build(open_saved(path), sample, threads, kernel)
 
@@ -372,7 +353,7 @@ def load(
 def build(
     saved: Saved, sample: Any = None, threads: int | None = None, kernel: str = "auto"
 ) -> Compiled | CompiledBank:
-    """The encoder of a file that `files.open_saved` has opened, without torch; see `load`."""
+    """Compile the encoder of a file that `files.open_saved` has read, without torch."""
     info = saved.info
     arrays = below(saved.arrays, "program.")
     try:
@@ -380,10 +361,11 @@ def build(
             case "encoder":
                 return Compiled(from_arrays(arrays, info), sample, threads, kernel)
             case "bank":
-                programs = [
-                    from_arrays(below(arrays, f"{number}."), member)
-                    for number, member in enumerate(_members(info))
-                ]
+                members = info.get("encoders")
+                if not isinstance(members, list) or not all(isinstance(m, dict) for m in members):
+                    raise ValueError("encoders must be a list of descriptions")
+                parts = [(below(arrays, f"{n}."), member) for n, member in enumerate(members)]
+                programs = [from_arrays(*part) for part in parts]
                 return CompiledBank([Compiled(p, sample, threads, kernel) for p in programs])
             case kind:
                 raise ValueError(f"only encoders and banks of them can be run, this is a {kind!r}")
@@ -391,27 +373,20 @@ def build(
         raise ValueError(f"{saved.path} cannot be run: {error}") from error
 
 
-def _members(info: dict[str, Any]) -> list[dict[str, Any]]:
-    members = info.get("encoders")
-    if not isinstance(members, list) or not all(isinstance(one, dict) for one in members):
-        raise ValueError("encoders must be a list of descriptions")
-    return members
-
-
-class _Room:
-    """An executor with its memory and room for prepared signals."""
+class _Runner:
+    """An executor with the memory of one thread, for tiles of up to `rows` signals."""
 
     def __init__(self, executor: Executor, rows: int) -> None:
         self.executor, self.rows = executor, rows
         self.signals = np.empty((rows, executor.program.features), np.float32)
-        self.memory = executor.room(rows)
+        self.scratch = executor.scratch(rows)
 
     def run(self, x: Array, codes: Array, first: int) -> None:
         """Encode a tile; `first` is the number of its first row, for errors."""
         from .dense_kernels import prepare
 
         signals = self.signals[: len(x)]
-        x = np.ascontiguousarray(x)  # one layout, so that one kernel serves all
+        x = np.ascontiguousarray(x)  # the kernel is compiled for one layout
         if not prepare(x, np.float32(TINY), signals):
             bad = np.flatnonzero(~np.isfinite(signals).all(axis=1))
             if len(bad) > 0:
@@ -419,16 +394,16 @@ class _Room:
                     f"x contains NaN or infinite values, first in row {first + bad[0]}; "
                     "remove or replace them"
                 )
-        self.executor.run(signals, codes, self.memory)
+        self.executor.run(signals, codes, self.scratch)
 
 
 def _supposed(program: Program) -> list[float]:
-    """How many coefficients layers change, before anything was measured."""
-    return [layer.width if 0 < layer.width < program.size else program.size / 6
-            for layer in program.layers]  # fmt: skip
+    """How many coefficients the layers are supposed to change, until it is measured."""
+    widths, size = (layer.width for layer in program.layers), program.size
+    return [width if 0 < width < size else size / 6 for width in widths]
 
 
-def _room(out: Array, shape: tuple[int, ...]) -> Array:
+def _checked(out: Array, shape: tuple[int, ...]) -> Array:
     if not isinstance(out, np.ndarray) or out.dtype != np.float32 or out.shape != shape:
         given = f"{out.dtype} of shape {out.shape}" if isinstance(out, np.ndarray) else type(out)
         raise ValueError(f"out must be a float32 array of shape {shape}, got {given}")
@@ -445,7 +420,7 @@ def _cores() -> int:
 
 @cache
 def _blas() -> list[Any]:
-    """The BLAS libraries whose threads can be told; none without threadpoolctl."""
+    """The BLAS libraries whose number of threads can be set; none without threadpoolctl."""
     try:
         from threadpoolctl import ThreadpoolController
     except ImportError:
@@ -455,22 +430,20 @@ def _blas() -> list[Any]:
 
 @contextmanager
 def _one_blas_thread() -> Iterator[None]:
-    """Tiles are shared out among threads here; BLAS must not start threads of its own."""
-    before = [(library, library.num_threads) for library in _blas()]
-    for library, count in before:
-        if count != 1:
-            library.set_num_threads(1)
+    """Keep BLAS from starting threads: the tiles are distributed over threads already."""
+    before = [(library, library.num_threads) for library in _blas() if library.num_threads != 1]
+    for library, _ in before:
+        library.set_num_threads(1)
     try:
         yield
     finally:
         for library, count in before:
-            if count != 1:
-                library.set_num_threads(count)
+            library.set_num_threads(count)
 
 
 @contextmanager
 def _announced(message: str) -> Iterator[None]:
-    """Log a message if what happens inside takes long."""
+    """Log a message if the block takes long."""
     timer = threading.Timer(PATIENCE, logger.warning, [message])
     timer.daemon = True
     timer.start()

@@ -39,17 +39,9 @@ def shrink(v: Array, soft: Array, negative: Array) -> None:
 def shrink_groups(v: Array, runs: Array, thresholds: Array, factors: Array) -> None:
     """``v_r <- v_r max(0, 1 - t_r/||v_r||)`` for the groups r of a row, level by level, in place.
 
-    Parameters
-    ----------
-    v
-        The row, (q,).
-    runs
-        The groups of each level as runs of adjacent coefficients (begin, end, group), shape
-        (levels, k, 3): loops over a slice are vectorised, loops between two indices are not.
-    thresholds
-        Thresholds of the groups, (levels, r).
-    factors
-        Scratch memory, one number per group, (r,).
+    `runs` (levels, k, 3) are the groups as runs of adjacent coefficients (begin, end, group), since
+    loops over slices are vectorised, `thresholds` (levels, r) those of the groups; `factors` (r,)
+    is scratch memory.
     """
     for level in range(len(runs)):
         for r in range(thresholds.shape[1]):
@@ -85,15 +77,9 @@ def first(
 
 @_compiled
 def plain(
-    v: Array,
-    signal: Array,
-    e: Any,
-    soft: Array,
-    negative: Array,
-    runs: Array,
-    thresholds: Array,
+    v: Array, signal: Array, e: Any, soft: Array, negative: Array, runs: Array, thresholds: Array,
     z: Array,
-) -> None:
+) -> None:  # fmt: skip
     """``z = shrink(v + e x W')``."""
     zero, e = np.float32(0), np.float32(e)
     factors = np.empty(thresholds.shape[1], np.float32)
@@ -106,19 +92,9 @@ def plain(
 
 @_compiled
 def two_step(
-    v: Array,
-    signal: Array,
-    e: Any,
-    d: Any,
-    soft: Array,
-    negative: Array,
-    runs: Array,
-    thresholds: Array,
-    previous: Array,
-    z: Array,
-    ratio: Any,
-    point: Array,
-) -> None:
+    v: Array, signal: Array, e: Any, d: Any, soft: Array, negative: Array, runs: Array,
+    thresholds: Array, previous: Array, z: Array, ratio: Any, point: Array,
+) -> None:  # fmt: skip
     """``z_new = shrink(v + e x W' + d z')`` and the next ``point = z_new + ratio z``.
 
     `previous` holds z' on entry and z_new on return; z is the code before the layer.
@@ -136,17 +112,9 @@ def two_step(
 
 @_compiled
 def last(
-    v: Array,
-    signal: Array,
-    e: Any,
-    d: Any,
-    soft: Array,
-    negative: Array,
-    runs: Array,
-    thresholds: Array,
-    previous: Array,
-    codes: Array,
-) -> None:
+    v: Array, signal: Array, e: Any, d: Any, soft: Array, negative: Array, runs: Array,
+    thresholds: Array, previous: Array, codes: Array,
+) -> None:  # fmt: skip
     """``codes = shrink(v + e x W' + d z')``, the last layer."""
     zero, e, d = np.float32(0), np.float32(e), np.float32(d)
     factors = np.empty(thresholds.shape[1], np.float32)
@@ -168,20 +136,9 @@ def residual(x: Array, e: Any, decoded: Array, out: Array) -> None:
 
 @_compiled
 def two_step_residual(
-    v: Array,
-    a1: Any,
-    a2: Any,
-    decay: Array,
-    soft: Array,
-    negative: Array,
-    runs: Array,
-    thresholds: Array,
-    previous: Array,
-    z: Array,
-    c1: Any,
-    c2: Any,
-    point: Array,
-) -> None:
+    v: Array, a1: Any, a2: Any, decay: Array, soft: Array, negative: Array, runs: Array,
+    thresholds: Array, previous: Array, z: Array, c1: Any, c2: Any, point: Array,
+) -> None:  # fmt: skip
     """``z_new = shrink(v + a1 z + a2 z' - decay p)``, and the next ``p = c1 z_new + c2 z``.
 
     `previous` holds z' on entry and z_new on return, `point` the old and the new p.

@@ -1,9 +1,9 @@
-"""Executors: three ways to run a program, each with the room it needs.
+"""Executors: three ways to run a program.
 
-`Dense` multiplies tiles of signals by matrices (BLAS) and does everything else in one compiled pass
-between two products. `Sparse` works on one signal at a time and pays only for the coefficients
-that change; it is the only one for layers that take over a part of the code. `Fused` runs the
-layers of two-block models frame by frame.
+`Dense` multiplies tiles of signals by matrices (BLAS), with one compiled pass between two products.
+`Sparse` runs one signal at a time, at a cost that follows the coefficients that change; it is the
+only one for layers that update a part of the code. `Fused` runs the layers of two-block models
+frame by frame.
 """
 
 from __future__ import annotations
@@ -16,32 +16,23 @@ import numpy as np
 
 from .program import Program, stacked
 
-__all__ = ["EXECUTORS", "Dense", "Executor", "Fused", "Sparse"]
-
 Array = np.ndarray[Any, Any]
 
-#: signals closer to zero than this count as zero: their products would be denormal numbers, which
-#: slow a processor down a hundredfold
+#: smaller numbers count as zero: products of denormal numbers are a hundred times slower
 TINY = 1e-30
-#: numbers of a code matrix that one tile of dense layers holds: enough rows for the products
+#: entries of the code matrix of a tile of dense layers: enough rows for the products
 TILE_NUMBERS = 3 * 2**16
-#: rows of a tile of the others
+#: rows of a tile of the other executors
 TILE_ROWS = 256
-#: what a processor does in a microsecond on one core, for estimates: multiplications in a product
-#: of matrices and in rows of G; numbers that a layer passes over in a tile and in a single vector
+#: operations of one core per microsecond, for estimates: multiplications in a product of matrices
+#: and in rows of G; numbers that a layer passes over in a tile and in a single vector
 PRODUCTS, ROWS, TILED, SINGLE = 45e3, 9e3, 5e3, 1.1e3
-#: microseconds that a layer over a single vector takes besides
+#: overhead of a layer over a single vector, in microseconds
 CALLS = 0.08
 
 
 class Executor(ABC):
-    """Runs a program on tiles of rows.
-
-    Parameters
-    ----------
-    program
-        What is run.
-    """
+    """Runs a program on tiles of rows."""
 
     name: str
 
@@ -50,40 +41,38 @@ class Executor(ABC):
         self.soft = np.stack([layer.soft for layer in program.layers])
         self.mix = np.array([layer.mix for layer in program.layers], np.float32)
         self.runs = _padded([_runs(labels) for labels in program.labels], (3,), np.int64)
-        thresholds = [_padded(layer.groups, (), np.float32) for layer in program.layers]
-        self.groups = np.stack(thresholds)
-        ones = np.ones(program.size, np.float32)
-        self.units = ones if program.units is None else program.units
+        self.groups = np.stack([_padded(layer.groups, (), np.float32) for layer in program.layers])
+        self.units = np.ones(program.size, np.float32) if program.units is None else program.units
+        self.decay = np.zeros(program.size, np.float32) if program.decay is None else program.decay
 
     @classmethod
     @abstractmethod
     def misfit(cls, program: Program) -> str | None:
-        """What a program lacks to be run like this, None if nothing."""
+        """What a program lacks for this executor, or None if it fits."""
 
     @classmethod
     @abstractmethod
     def estimate(cls, program: Program, changes: Sequence[float], rows: int) -> float:
-        """About how many microseconds a row takes, if layers change so many coefficients."""
+        """Estimate the microseconds per row, given the number of `changes` of each layer."""
 
     @property
     @abstractmethod
     def tile(self) -> int:
-        """The most rows of a tile."""
+        """The largest number of rows in a tile."""
 
     @abstractmethod
-    def room(self, rows: int) -> Any:
-        """The memory that tiles of up to so many rows need."""
+    def scratch(self, rows: int) -> Any:
+        """Allocate the memory for tiles of up to `rows` rows."""
 
     @abstractmethod
-    def run(self, x: Array, codes: Array, room: Any) -> None:
+    def run(self, x: Array, codes: Array, scratch: Any) -> None:
         """Encode a tile of prepared signals."""
 
 
 class Dense(Executor):
-    """Tiles over BLAS; through G or through the residual, whichever takes fewer products.
+    """Tiles with BLAS, by G or by the residual, whichever takes fewer products.
 
-    With ``r = c2/c1`` the layers that go through G are
-    ``v = e x W' + (z + r z') (a1 I - c1 G') + (a2 - a1 r) z'``.
+    With ``r = c2/c1`` a layer with G is ``v = e x W' + (z + r z')(a1 I - c1 G') + (a2 - a1 r) z'``.
     """
 
     name = "dense"
@@ -92,17 +81,15 @@ class Dense(Executor):
         super().__init__(program)
         self.residual = _prefers_residual(program)
         weights = [layer.weight for layer in program.layers] if self.residual else program.weights()
-        shared = _Shared()
-        self.weights = [shared.of(weight, np.transpose) for weight in weights]
+        distinct = {id(weight): weight for weight in weights}
+        transposed = {key: np.ascontiguousarray(weight.T) for key, weight in distinct.items()}
+        self.weights = [transposed[id(weight)] for weight in weights]
         if self.residual:
-            decay = program.decay
-            self.decay = np.zeros(program.size, np.float32) if decay is None else decay
             return
         self.products: list[Array] = []
         self.ratios: list[float] = []
         self.lags: list[float] = []
-        grams = program.grams()
-        for layer, gram in zip(program.layers, grams, strict=True):
+        for layer, gram in zip(program.layers, program.grams(), strict=True):
             a1, a2, c1, c2, _ = layer.mix
             # without a product with z the scalars cannot be multiplied into it
             ratio = c2 / c1 if c1 != 0 else 0.0
@@ -111,7 +98,7 @@ class Dense(Executor):
             self.ratios.append(ratio)
             self.lags.append(a2 - a1 * ratio)
         if not program.momentum:
-            # tied layers without scalars of their own share one matrix
+            # tied layers with the same scalars share one matrix
             seen: dict[bytes, Array] = {}
             self.products = [seen.setdefault(m.tobytes(), m) for m in self.products]
 
@@ -138,35 +125,34 @@ class Dense(Executor):
     def tile(self) -> int:
         return max(16, min(768, TILE_NUMBERS // self.program.size))
 
-    def room(self, rows: int) -> tuple[Array, ...]:
+    def scratch(self, rows: int) -> tuple[Array, ...]:
         q, m = self.program.size, self.program.features
-        numbers = [q, q, q, q, q] + ([m, m] if self.residual else [])
-        return tuple(np.empty((rows, width), np.float32) for width in numbers)
+        widths = [q, q, q, q, q] + ([m, m] if self.residual else [])
+        return tuple(np.empty((rows, width), np.float32) for width in widths)
 
-    def run(self, x: Array, codes: Array, room: tuple[Array, ...]) -> None:
+    def run(self, x: Array, codes: Array, scratch: tuple[Array, ...]) -> None:
         from .dense_kernels import finished
 
-        part = tuple(array[: len(x)] for array in room)
+        part = tuple(array[: len(x)] for array in scratch)
         if self.residual:
             finished(self._through_residual(x, part), self.units, codes)
         else:
             self._through_gram(x, part, codes)
 
-    def _through_gram(self, x: Array, room: tuple[Array, ...], codes: Array) -> None:
+    def _through_gram(self, x: Array, scratch: tuple[Array, ...], codes: Array) -> None:
         from . import dense_kernels as kernels
 
         program, layers = self.program, self.program.layers
-        signal, v, z, previous, point = room
+        signal, v, z, previous, point = scratch
         np.matmul(x, self.weights[0], out=signal)
         kernels.first(signal, layers[0].mix[4], *self._shrinkage(0), z)
         previous.fill(0)
         at = z
         for t in range(1, len(layers)):
-            layer = layers[t]
             if self.weights[t] is not self.weights[t - 1]:
                 np.matmul(x, self.weights[t], out=signal)
             np.matmul(at, self.products[t], out=v)
-            e, lag, shrinkage = layer.mix[4], self.lags[t], self._shrinkage(t)
+            e, lag, shrinkage = layers[t].mix[4], self.lags[t], self._shrinkage(t)
             if t + 1 == len(layers):
                 if program.momentum:
                     kernels.last(v, signal, e, lag, *shrinkage, previous, codes)
@@ -183,22 +169,20 @@ class Dense(Executor):
             z, previous, at = previous, z, point
         kernels.finished(z, self.units, codes)
 
-    def _through_residual(self, x: Array, room: tuple[Array, ...]) -> Array:
+    def _through_residual(self, x: Array, scratch: tuple[Array, ...]) -> Array:
         from . import dense_kernels as kernels
 
         layers = self.program.layers
-        _, v, z, previous, point, decoded, residual = room
+        _, v, z, previous, point, decoded, residual = scratch
         np.matmul(x, self.weights[0], out=v)
         kernels.first(v, layers[0].mix[4], *self._shrinkage(0), z)
         previous.fill(0)
         if len(layers) > 1:
             kernels.mixed_point(z, layers[1].mix[2], previous, layers[1].mix[3], point)
         for t in range(1, len(layers)):
-            layer = layers[t]
-            assert layer.atoms is not None
-            a1, a2, _, _, e = layer.mix
+            a1, a2, _, _, e = layers[t].mix
             c1, c2 = layers[t + 1].mix[2:4] if t + 1 < len(layers) else (0.0, 0.0)
-            np.matmul(point, layer.atoms, out=decoded)
+            np.matmul(point, _given(layers[t].atoms), out=decoded)
             kernels.residual(x, e, decoded, residual)
             np.matmul(residual, self.weights[t], out=v)
             kernels.two_step_residual(
@@ -208,7 +192,7 @@ class Dense(Executor):
         return z
 
     def _shrinkage(self, t: int) -> tuple[Array, Array, Array, Array]:
-        """What the kernels need to shrink as a layer does."""
+        """The arguments of the kernels for the shrinkage of a layer."""
         return self.soft[t], self.program.negative, self.runs, self.groups[t]
 
 
@@ -219,16 +203,14 @@ class Sparse(Executor):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        depth = len(program.layers)
         weights, self.signal_of = stacked(program.weights())
         self.weights = [np.ascontiguousarray(weight.T) for weight in weights]
         grams, self.gram_of = stacked(program.grams())
         self.grams = np.ascontiguousarray(grams.transpose(0, 2, 1))
         self.widths = np.array([layer.width for layer in program.layers])
-        none = np.zeros(program.size, np.int64)
-        self.blocks = none if program.blocks is None else program.blocks
-        self.changes = np.zeros(depth, np.int64)
-        self.rows = 0
+        blocks = program.blocks
+        self.blocks = np.zeros(program.size, np.int64) if blocks is None else blocks
+        self.changes, self.rows = np.zeros(len(program.layers), np.int64), 0
 
     @classmethod
     def misfit(cls, program: Program) -> str | None:
@@ -246,18 +228,15 @@ class Sparse(Executor):
     def tile(self) -> int:
         return TILE_ROWS
 
-    def room(self, rows: int) -> tuple[Array, ...]:
+    def scratch(self, rows: int) -> tuple[Array, ...]:
         q = self.program.size
-        return (
-            np.empty((len(self.weights), rows, q), np.float32),
-            np.empty((7, q + 16), np.float32),
-            np.empty(q + 16, np.int64),
-        )
+        signals = np.empty((len(self.weights), rows, q), np.float32)
+        return signals, np.empty((7, q + 16), np.float32), np.empty(q + 16, np.int64)
 
-    def run(self, x: Array, codes: Array, room: tuple[Array, ...]) -> None:
+    def run(self, x: Array, codes: Array, scratch: tuple[Array, ...]) -> None:
         from .sparse_kernels import encode
 
-        signals, vectors, chosen = room[0][:, : len(x)], room[1], room[2]
+        signals, vectors, chosen = scratch[0][:, : len(x)], scratch[1], scratch[2]
         for weight, signal in zip(self.weights, signals, strict=True):
             np.matmul(x, weight, out=signal)
         program = self.program
@@ -269,7 +248,7 @@ class Sparse(Executor):
         self.rows += len(x)
 
     def measured(self) -> list[float]:
-        """How many coefficients each layer has changed, on average over all rows so far."""
+        """The number of coefficients that each layer changed, averaged over all rows so far."""
         return [float(count) / max(self.rows, 1) for count in self.changes]
 
 
@@ -284,8 +263,6 @@ class Fused(Executor):
         self.weights, self.weight_of = stacked([layer.weight for layer in layers])
         self.atoms, self.atoms_of = stacked([_given(layer.atoms) for layer in layers])
         self.steps, self.step_of = stacked([_given(layer.outlier_step) for layer in layers])
-        decay = program.decay
-        self.decay = np.zeros(program.size, np.float32) if decay is None else decay
 
     @classmethod
     def misfit(cls, program: Program) -> str | None:
@@ -306,15 +283,15 @@ class Fused(Executor):
     def tile(self) -> int:
         return TILE_ROWS
 
-    def room(self, rows: int) -> Array:
+    def scratch(self, rows: int) -> Array:
         return np.empty((5, self.program.size), np.float32)
 
-    def run(self, x: Array, codes: Array, room: Array) -> None:
+    def run(self, x: Array, codes: Array, scratch: Array) -> None:
         from .fused_kernels import encode
 
         encode(
             x, self.weights, self.weight_of, self.atoms, self.atoms_of, self.steps, self.step_of,
-            self.decay, self.mix, self.soft, self.program.negative, self.units, codes, room,
+            self.decay, self.mix, self.soft, self.program.negative, self.units, codes, scratch,
         )  # fmt: skip
 
 
@@ -322,34 +299,22 @@ class Fused(Executor):
 EXECUTORS: dict[str, type[Executor]] = {kind.name: kind for kind in (Fused, Dense, Sparse)}
 
 
-class _Shared:
-    """Makes one array of another, once for each."""
-
-    def __init__(self) -> None:
-        self.known: dict[int, tuple[Array, Array]] = {}
-
-    def of(self, array: Array, change: Any) -> Array:
-        if id(array) not in self.known:
-            self.known[id(array)] = array, np.ascontiguousarray(change(array))
-        return self.known[id(array)][1]
-
-
 def _prefers_residual(program: Program) -> bool:
-    """Whether going through the residual takes fewer products than G."""
+    """Whether the residual takes fewer products than G."""
     given = all(layer.atoms is not None for layer in program.layers)
     return given and 2 * program.features < program.size
 
 
 def _padded(arrays: Sequence[Array], shape: tuple[int, ...], dtype: Any) -> Array:
-    """Arrays of several lengths, with entries of a shape, as one; with zeros at their ends."""
+    """Arrays of several lengths, with entries of a shape, as one array, padded with zeros."""
     result = np.zeros((len(arrays), max(map(len, arrays), default=0), *shape), dtype)
-    for room, array in zip(result, arrays, strict=True):
-        room[: len(array)] = array
+    for row, array in zip(result, arrays, strict=True):
+        row[: len(array)] = array
     return result
 
 
 def _runs(labels: Array) -> Array:
-    """Neighbours of the same group as rows (begin, end, group); those of none are left out."""
+    """Runs of adjacent coefficients of the same group as rows (begin, end, group)."""
     begins = np.flatnonzero(np.diff(labels, prepend=-2))
     runs = np.stack([begins, np.append(begins[1:], len(labels)), labels[begins]], axis=1)
     return runs[runs[:, 2] >= 0]

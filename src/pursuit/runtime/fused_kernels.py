@@ -15,40 +15,16 @@ _compiled = compiler(allocates=True)
 
 @_compiled
 def encode(
-    x: Array,
-    weights: Array,
-    weight_of: Array,
-    atoms: Array,
-    atoms_of: Array,
-    outlier_steps: Array,
-    step_of: Array,
-    decay: Array,
-    mix: Array,
-    soft: Array,
-    negative: Array,
-    units: Array,
-    codes: Array,
-    work: Array,
-) -> None:
-    """Encode frames.
+    x: Array, weights: Array, weight_of: Array, atoms: Array, atoms_of: Array,
+    outlier_steps: Array, step_of: Array, decay: Array, mix: Array, soft: Array, negative: Array,
+    units: Array, codes: Array, work: Array,
+) -> None:  # fmt: skip
+    """Encode frames x (n, m); `codes` (n, q + m) receives the result.
 
-    Parameters
-    ----------
-    x
-        Frames, (n, m).
-    weights, weight_of, atoms, atoms_of, outlier_steps, step_of
-        The distinct W and V, (k, q, m), and w, (k, m), and the index of the one that each layer
-        uses, (T,).
-    decay
-        What the quadratic penalty adds to the diagonal of G, (q + m,).
-    mix, soft
-        The scalars a1, a2, c1, c2, e of each layer, (T, 5), and its thresholds, (T, q + m).
-    negative, units
-        1 where codes may be negative, and the factors of the final codes, (q + m,).
-    codes
-        Output, (n, q + m).
-    work
-        Scratch memory for the vectors of a frame, (5, q + m).
+    The distinct W and V (k, q, m) and w (k, m) come with the index of the one that each layer uses,
+    (T,). `mix` (T, 5) holds a1, a2, c1, c2, e of each layer, `soft` (T, q + m) its thresholds. For
+    each coefficient, `decay` is what the quadratic penalty adds to the diagonal of G, `negative` 1
+    where codes may be negative, `units` the factor of the final code. `work` (5, q + m) is scratch.
     """
     q, m = weights.shape[1:]
     size = q + m

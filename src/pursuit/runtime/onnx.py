@@ -1,8 +1,8 @@
 """ONNX: an encoder as a graph that any ONNX runtime can run, written from its program.
 
-One layer of the program becomes a handful of nodes: products with the scalars as their factors,
-a shrinkage, and where a layer changes only a part of the code, that choice. Only the `onnx`
-package is needed, and only here; torch is needed only if the encoder is a torch module.
+One layer of the program becomes a handful of nodes: products with the scalars as their factors, a
+shrinkage, and the choice of the coefficients if a layer changes only a part of the code. The `onnx`
+package is needed only here, torch only if the encoder is a torch module.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -24,46 +23,36 @@ from .program import Array, Layer, Program
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["export_onnx", "graph"]
-
-#: the oldest version of the operators that has all that is used here
+#: the oldest version of the operators that has all that are used here
 OLDEST_OPSET = 13
-#: sums are scaled by their first factor that is not smaller than this part of the largest
+#: sums are scaled by their first factor that is at least this fraction of the largest
 SMALLEST = 1e-3
-#: norms are not divided by unless larger
+#: the smallest norm to divide by
 TINY = float(np.finfo(np.float32).tiny)
-#: below every number: the lower end of what a one-sided threshold takes away
+#: the lower end of a one-sided threshold
 LOWEST = float(np.finfo(np.float32).min)
-
-#: what the file says about itself, as far as it is known
+#: entries of a program's description that the file's metadata contains
 DESCRIPTION = ("type", "arguments", "model", "regime", "provenance")
-
 #: a factor for all coefficients, or one for each
 Factor = float | Array
 Term = tuple[Factor, str]
 
 
-def export_onnx(
-    encoder: Any,
-    path: str | os.PathLike[str],
-    opset: int = 17,
-) -> None:
+def export_onnx(encoder: Any, path: str | os.PathLike[str], opset: int = 17) -> None:
     """Write an encoder to an ONNX file.
 
     The graph has one input "x", float32 of shape (batch, m), and one output "codes", float32 of
-    shape (batch, q); the number of rows is free. Codes are those of the encoder in float32,
-    whatever its own dtype; but a graph cannot refuse signals with NaN, as the encoder does. What
-    the encoder is stands in the file's metadata, as JSON under "pursuit".
+    shape (batch, q), with any number of rows. Unlike the encoder, a graph does not raise an error
+    for signals with NaN. The metadata describe the encoder, as JSON under "pursuit".
 
     Parameters
     ----------
     encoder
-        An encoder, the program of one, or the path of a file that `save` has written. Only the
-        first needs torch.
+        An encoder, its program, or the path of a file that `save` has written.
     path
-        Usually ``*.onnx``. A file that is there is replaced once the new one is complete.
+        Usually ``*.onnx``. An existing file is replaced once the new one is complete.
     opset
-        The version of ONNX's operators, 13 or newer. Older runtimes read older versions.
+        The version of ONNX's operators, 13 or newer; older runtimes need older versions.
 
     Examples
     --------
@@ -80,7 +69,7 @@ def export_onnx(
 
 
 def graph(program: Program, opset: int = 17) -> onnx.ModelProto:
-    """The ONNX model of a program, checked."""
+    """Return the checked ONNX model of a program."""
     try:
         import onnx
     except ImportError as error:
@@ -95,11 +84,12 @@ def graph(program: Program, opset: int = 17) -> onnx.ModelProto:
     nodes = _Nodes()
     nodes.rename(_encode(nodes, program), "codes")
     float32 = onnx.TensorProto.FLOAT
+    made = [
+        helper.make_node(node.operator, node.inputs, node.outputs, node.name, **node.attributes)
+        for node in nodes.all
+    ]
     whole = helper.make_graph(
-        [
-            helper.make_node(n.operator, n.inputs, n.outputs, n.name, **n.attributes)
-            for n in nodes.all
-        ],
+        made,
         "encoder",
         [helper.make_tensor_value_info("x", float32, ["batch", program.features])],
         [helper.make_tensor_value_info("codes", float32, ["batch", program.size])],
@@ -118,9 +108,6 @@ def graph(program: Program, opset: int = 17) -> onnx.ModelProto:
     helper.set_model_props(model, {"pursuit": json.dumps(_description(program))})
     onnx.checker.check_model(model, full_check=True)
     return model
-
-
-# ---- what is exported -----------------------------------------------------------------------
 
 
 def _program(encoder: Any) -> Program:
@@ -145,8 +132,7 @@ def _description(program: Program) -> dict[str, Any]:
     known = {key: program.info[key] for key in DESCRIPTION if key in program.info}
     if known.get("provenance") is None:
         known.pop("provenance", None)
-    shape = {"features": program.features, "size": program.size}
-    return {"format": "pursuit", **known, **shape}
+    return {"format": "pursuit", **known, "features": program.features, "size": program.size}
 
 
 def _summary(program: Program) -> str:
@@ -163,7 +149,7 @@ def _summary(program: Program) -> str:
 
 
 def _encode(nodes: _Nodes, program: Program) -> str:
-    """The codes of the signals "x", in the model's own units."""
+    """The codes of the signals "x", in the units of the model."""
     z: str | None = None
     previous: str | None = None
     for number, layer in enumerate(program.layers):
@@ -225,7 +211,7 @@ def _residual(
     assert layer.atoms is not None
     base, beta = "x", e
     if layer.outlier_step is not None:
-        # V goes on as the identity, which only adds the rest of the code
+        # the last rows of V are the identity, which adds the outliers of the code
         point, outliers = nodes.split(point, layer.atoms.shape)
         base, beta = nodes.total([(e, "x"), (-alpha, outliers)])
     residual = nodes.product(
@@ -235,15 +221,14 @@ def _residual(
 
 
 def _codes(now: Factor, z: str, before: Factor, previous: str | None) -> list[Term]:
-    """The terms of the last code and of the one before it, which is zero at first."""
+    """The terms of the last code and of the one before it, which is absent at first."""
     return [(now, z)] if previous is None else [(now, z), (before, previous)]
 
 
 def _shrunk(nodes: _Nodes, program: Program, layer: Layer, v: str) -> str:
-    """Soft thresholds, one-sided where codes must not be negative, then those of groups.
+    """Soft thresholds ``v - min(max(v, -t), t)``, then those of groups.
 
-    A soft threshold takes away what lies within: ``v - min(max(v, -t), t)``, without the lower
-    end where it is one-sided.
+    Where codes must not be negative, the threshold has no lower end.
     """
     signed = program.negative != 0
     if not signed.any():
@@ -259,7 +244,7 @@ def _shrunk(nodes: _Nodes, program: Program, layer: Layer, v: str) -> str:
 
 
 def _shrunk_groups(nodes: _Nodes, v: str, labels: Array, thresholds: Array) -> str:
-    """``v_r max(0, 1 - t_r/||v_r||)``; what is in no group is one more, whose threshold is 0."""
+    """``v_r max(0, 1 - t_r/||v_r||)``; coefficients in no group form one with threshold 0."""
     count = len(thresholds)
     rest = labels < 0
     if rest.any():
@@ -273,7 +258,7 @@ def _shrunk_groups(nodes: _Nodes, v: str, labels: Array, thresholds: Array) -> s
 
 
 def _chosen(nodes: _Nodes, program: Program, layer: Layer, z: str | None, y: str) -> str:
-    """The code after a layer: y, all of it or where it changes most; z is None where zero."""
+    """The code after a layer: y, or z with the largest changes of y; None stands for zeros."""
     if layer.width == program.size:
         return y
     change = y if z is None else nodes("Sub", y, z)
@@ -286,7 +271,7 @@ def _chosen(nodes: _Nodes, program: Program, layer: Layer, z: str | None, y: str
 
 
 def _top(nodes: _Nodes, change: str, start: str, y: str, width: int) -> str:
-    """y in the coefficients that change most, else the start."""
+    """y in the coefficients that change most, the start elsewhere."""
     count = nodes.constant(np.array([width]), "width")
     _, most = nodes.several(2, "TopK", nodes("Abs", change), count, axis=1, largest=1, sorted=0)
     taken = nodes("GatherElements", y, most, axis=1)
@@ -296,7 +281,7 @@ def _top(nodes: _Nodes, change: str, start: str, y: str, width: int) -> str:
 def _best_block(
     nodes: _Nodes, change: str, start: str, y: str, blocks: Array, constants: Array
 ) -> str:
-    """y in the block with the largest ``sum_i L_i change_i^2``, else the start."""
+    """y in the block with the largest ``sum_i L_i change_i^2``, the start elsewhere."""
     members = np.eye(int(blocks.max()) + 1)[blocks] * constants[:, None]
     gains = nodes("MatMul", nodes("Mul", change, change), nodes.constant(members, "gains"))
     best = nodes("ArgMax", gains, axis=1, keepdims=1)
@@ -307,10 +292,7 @@ def _best_block(
 # ---- nodes ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Node:
-    """One operation; its values are those that its outputs name."""
-
+class _Node(NamedTuple):
     operator: str
     inputs: list[str]
     outputs: list[str]
@@ -319,31 +301,21 @@ class _Node:
 
 
 class _Nodes:
-    """The nodes and constants of a graph; what is asked for twice is computed once.
-
-    Attributes
-    ----------
-    all
-        The nodes, in order.
-    constants
-        The arrays that they use, by name.
-    scope
-        What the names of new nodes begin with.
-    """
+    """The nodes and constants of a graph; equal nodes and equal constants are merged."""
 
     def __init__(self) -> None:
         self.all: list[_Node] = []
         self.constants: dict[str, Array] = {}
-        self.scope = ""
+        self.scope = ""  # the prefix of the names of new nodes
         self._known: dict[tuple[Any, ...], _Node] = {}
         self._names: dict[tuple[Any, ...], str] = {}
 
     def __call__(self, operator: str, *inputs: str, **attributes: Any) -> str:
-        """The value of a node with one output."""
+        """The output of a node with one output."""
         return self.several(1, operator, *inputs, **attributes)[0]
 
     def several(self, count: int, operator: str, *inputs: str, **attributes: Any) -> list[str]:
-        """The values of a node with so many outputs."""
+        """The outputs of a node with `count` outputs."""
         key = (operator, inputs, tuple(sorted(attributes.items())))
         if key not in self._known:
             name = f"{self.scope}/{operator}_{len(self.all)}"
@@ -353,13 +325,12 @@ class _Nodes:
         return self._known[key].outputs
 
     def rename(self, value: str, name: str) -> None:
-        """Give a value another name."""
         for node in self.all:
             for names in (node.inputs, node.outputs):
-                names[:] = [name if own == value else own for own in names]
+                names[:] = [name if old == value else old for old in names]
 
     def constant(self, array: Array, name: str) -> str:
-        """The name of an array: equal arrays are stored once. Real numbers become float32."""
+        """The name of an array, stored as int64 or float32."""
         array = np.ascontiguousarray(array, np.int64 if array.dtype.kind == "i" else np.float32)
         key = (array.dtype.str, array.shape, array.tobytes())
         if key not in self._names:
@@ -371,13 +342,12 @@ class _Nodes:
         return self.constant(np.array([value]), "number")
 
     def scaled(self, value: str, factor: Factor) -> str:
-        """``factor value``."""
         if isinstance(factor, float):
             return value if factor == 1 else self("Mul", value, self.number(factor))
         return self("Mul", value, self.constant(factor, "factors"))
 
     def total(self, terms: Sequence[Term]) -> tuple[str, float]:
-        """A value and a number whose product is the sum of the terms; 0 if all of them are."""
+        """A value and a number whose product is the sum of the terms; the number may be 0."""
         present = [(factor, value) for factor, value in terms if np.any(factor)]
         if not present:
             return terms[0][1], 0.0
@@ -394,17 +364,10 @@ class _Nodes:
         return total, scale
 
     def product(
-        self,
-        rows: str,
-        matrix: Array,
-        name: str,
-        *,
-        alpha: float = 1.0,
-        plus: str | None = None,
-        beta: float = 1.0,
-        transposed: bool = True,
-    ) -> str:
-        """``alpha rows matrix' + beta plus``, or with the matrix as it is."""
+        self, rows: str, matrix: Array, name: str, *, alpha: float = 1.0, plus: str | None = None,
+        beta: float = 1.0, transposed: bool = True,
+    ) -> str:  # fmt: skip
+        """``alpha rows matrix' + beta plus``; the matrix is not transposed unless `transposed`."""
         inputs = [rows, self.constant(matrix, name)]
         attributes: dict[str, Any] = {"transB": int(transposed), "alpha": alpha}
         if plus is not None and beta != 0:
@@ -413,17 +376,12 @@ class _Nodes:
         return self("Gemm", *inputs, **attributes)
 
     def split(self, value: str, sizes: Sequence[int]) -> list[str]:
-        """The columns in parts of these sizes."""
-        return self.several(
-            len(sizes), "Split", value, self.constant(np.array(sizes), "sizes"), axis=1
-        )
+        parts = self.constant(np.array(sizes), "sizes")
+        return self.several(len(sizes), "Split", value, parts, axis=1)
 
 
 def _common(terms: Sequence[Term]) -> float:
-    """A factor to take out of a sum: the first that is not much smaller than the others.
-
-    A sum with a factor for each coefficient keeps its factors.
-    """
+    """The first factor that is not much smaller than the others; 1 if some are vectors."""
     sizes = [abs(factor) for factor, _ in terms if isinstance(factor, float)]
     if len(sizes) < len(terms):
         return 1.0

@@ -4,15 +4,16 @@ Every layer of every encoder is, in the coordinates of the normalised model,
 
     v = a1 z + a2 z' + e x W' - (c1 z + c2 z') G',        y = shrink(v),
 
-after which the code takes over y, all of it or where it changes most; z and z' are the codes after
+after which y replaces the code, all of it or where it changes most; z and z' are the codes after
 the last layer and after the one before it. G is given as a matrix, or in the form of the residual
-as ``G = W V' + diag(decay)``, where with an identity block W and V continue as diag(w) and I. The
-shrinkage is a soft threshold for each coefficient, one-sided where codes must not be negative, and
-then a shrinkage of whole groups, level by level. The last code is multiplied by `units`.
+as ``G = W V' + diag(decay)``, where with an identity block the last rows of W and V are diag(w) and
+I. The shrinkage is a soft threshold for each coefficient, one-sided where codes must not be
+negative, and then a shrinkage of whole groups, level by level. The last code is multiplied by
+`units`.
 
 `Encoder.program` derives a program from an encoder; files store its `arrays`, from which
-`from_arrays` restores it. A program is checked when it is made, whatever it is made from: the
-kernels rely on every index, length, dtype and sign.
+`from_arrays` restores it. Every program is checked when it is created: the kernels rely on every
+index, length, dtype and sign.
 """
 
 from __future__ import annotations
@@ -23,90 +24,43 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["FORM", "Layer", "Mix", "Program", "from_arrays", "stacked"]
-
 Array = np.ndarray[Any, Any]
 Mix = tuple[float, float, float, float, float]
 
-#: what a layer remembers besides the last code, and how the result is read out; files state it, so
-#: that layers that remember v, or a linear read-out, can be added
+#: the memory of a layer besides the last code, and how the result is read out; files state it, so
+#: that a memory of v, or a linear read-out, can be added
 FORM = {"memory": "code", "readout": "diagonal"}
 #: arrays of a program that layers can share, and the attribute of `Layer` that each belongs to
-SHARED = {
-    "weights": "weight",
-    "grams": "gram",
-    "atoms": "atoms",
-    "outlier_steps": "outlier_step",
-}
+SHARED = {"weights": "weight", "grams": "gram", "atoms": "atoms", "outlier_steps": "outlier_step"}
 
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """One layer; matrices that layers share are one and the same object.
+    """One layer; matrices that layers share are one and the same object."""
 
-    Attributes
-    ----------
-    mix
-        a1, a2, c1, c2, e.
-    weight
-        W, shape (rows, m); rows is q, or q - m with an identity block.
-    gram
-        G, shape (q, q), or None for the residual form.
-    atoms, outlier_step
-        V, shape (rows, m), and w, shape (m,), of the residual form.
-    soft
-        The threshold of each coefficient, shape (q,).
-    groups
-        The thresholds of the groups of each level.
-    width
-        How many coefficients are taken over, those that change most; 0: the block that gains most.
-    """
-
-    mix: Mix
-    weight: Array
-    gram: Array | None
-    atoms: Array | None
-    outlier_step: Array | None
-    soft: Array
-    groups: tuple[Array, ...]
-    width: int
+    mix: Mix  # a1, a2, c1, c2, e
+    weight: Array  # W, (rows, m); rows is q, or q - m with an identity block
+    gram: Array | None  # G, (q, q), or None for the residual form
+    atoms: Array | None  # V of the residual form, (rows, m)
+    outlier_step: Array | None  # w of the residual form with an identity block, (m,)
+    soft: Array  # the threshold of each coefficient, (q,)
+    groups: tuple[Array, ...]  # the thresholds of the groups of each level
+    width: int  # number of coefficients that are replaced; 0 for the block that gains most
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """All layers, and what they have in common.
-
-    Attributes
-    ----------
-    layers
-        The layers, in order.
-    dictionary
-        The atoms that codes decode with, shape (rows, m); an identity block is not among them.
-    negative
-        1 where a coefficient may be negative, else 0, shape (q,).
-    constants
-        The step constant of each coefficient, shape (q,).
-    decay
-        The diagonal that the quadratic penalty adds in the residual form, shape (q,), or None.
-    units
-        What the last code is multiplied by, shape (q,), or None.
-    labels
-        For each level of groups the group of each coefficient, -1 for none, shape (q,).
-    blocks
-        For layers of width 0: the block of each coefficient, shape (q,).
-    info
-        A description of the encoder.
-    """
+    """All layers, and what they have in common."""
 
     layers: tuple[Layer, ...]
-    dictionary: Array
-    negative: Array
-    constants: Array
-    decay: Array | None = None
-    units: Array | None = None
-    labels: tuple[Array, ...] = ()
-    blocks: Array | None = None
-    info: Mapping[str, Any] = field(default_factory=dict)
+    dictionary: Array  # the atoms for decoding, (rows, m), without an identity block
+    negative: Array  # 1 where a coefficient may be negative, else 0, (q,)
+    constants: Array  # the step constant of each coefficient, (q,)
+    decay: Array | None = None  # diagonal of the quadratic penalty in the residual form, (q,)
+    units: Array | None = None  # factors of the last code, (q,)
+    labels: tuple[Array, ...] = ()  # per level the group of each coefficient, -1 for none, (q,)
+    blocks: Array | None = None  # the block of each coefficient, for layers of width 0, (q,)
+    info: Mapping[str, Any] = field(default_factory=dict)  # a description of the encoder
 
     def __post_init__(self) -> None:
         _check(self)
@@ -128,16 +82,16 @@ class Program:
 
     @property
     def momentum(self) -> bool:
-        """Whether some layer looks at the code before the last."""
+        """Whether some layer uses the code before the last."""
         return any(layer.mix[1] != 0 or layer.mix[3] != 0 for layer in self.layers)
 
     @property
     def partial(self) -> bool:
-        """Whether some layers take over only a part of the code."""
+        """Whether some layers change only a part of the code."""
         return any(layer.width != self.size for layer in self.layers)
 
     def grams(self) -> list[Array]:
-        """Return G of each layer, formed where it is not given; shared where its parts are."""
+        """Return G of each layer, computed where it is not given; shared where its parts are."""
         known: dict[tuple[int, ...], Array] = {}
         grams = []
         for layer in self.layers:
@@ -146,7 +100,7 @@ class Program:
                 continue
             key = (id(layer.weight), id(layer.atoms), id(layer.outlier_step))
             if key not in known:
-                known[key] = self._formed(layer)
+                known[key] = self._gram(layer)
             grams.append(known[key])
         return grams
 
@@ -184,7 +138,7 @@ class Program:
                 arrays[name] = getattr(self, name)
         return arrays
 
-    def _formed(self, layer: Layer) -> Array:
+    def _gram(self, layer: Layer) -> Array:
         assert layer.atoms is not None
         weight = _full(layer.weight, layer.outlier_step).astype(np.float64)
         ones = None if layer.outlier_step is None else np.ones(self.features)
@@ -195,19 +149,9 @@ class Program:
 
 
 def from_arrays(arrays: Mapping[str, Array], info: Mapping[str, Any]) -> Program:
-    """Return the program that `Program.arrays` describes.
+    """Return the program with the arrays of `Program.arrays` and a description of the encoder.
 
-    Parameters
-    ----------
-    arrays
-        The arrays by name.
-    info
-        A description of the encoder; its entry "program" is `FORM`.
-
-    Raises
-    ------
-    ValueError
-        If something is missing, superfluous, or not as the kernels need it; it names the field.
+    A field that is missing, superfluous or invalid raises a ValueError that names it.
     """
     if info.get("program") != FORM:
         raise ValueError(f"program must be {FORM}, got {info.get('program')!r}")
@@ -225,9 +169,8 @@ def from_arrays(arrays: Mapping[str, Array], info: Mapping[str, Any]) -> Program
     labels: list[Array] = []
     groups: list[Array] = []
     while f"labels.{len(labels)}" in rest:
-        number = len(labels)
-        labels.append(take(f"labels.{number}"))
-        name = f"groups.{number}"
+        name = f"groups.{len(labels)}"
+        labels.append(take(f"labels.{len(labels)}"))
         groups.append(_require(take(name), name, np.float32, (depth, None)))
     shared: dict[str, Sequence[Array | None]] = {}
     for name, attribute in SHARED.items():
@@ -248,16 +191,10 @@ def from_arrays(arrays: Mapping[str, Array], info: Mapping[str, Any]) -> Program
         )
         for t in range(depth)
     )
+    dictionary, negative, constants = map(take, ("dictionary", "negative", "constants"))
+    decay, units, blocks = (rest.pop(name, None) for name in ("decay", "units", "blocks"))
     program = Program(
-        layers=layers,
-        dictionary=take("dictionary"),
-        negative=take("negative"),
-        constants=take("constants"),
-        decay=rest.pop("decay", None),
-        units=rest.pop("units", None),
-        labels=tuple(labels),
-        blocks=rest.pop("blocks", None),
-        info=info,
+        layers, dictionary, negative, constants, decay, units, tuple(labels), blocks, info
     )
     if rest:
         raise ValueError(f"{min(rest)} is not part of a program")
@@ -265,7 +202,7 @@ def from_arrays(arrays: Mapping[str, Array], info: Mapping[str, Any]) -> Program
 
 
 def stacked(arrays: Sequence[Array]) -> tuple[Array, Array]:
-    """Return the distinct arrays as one, and the number of each in it."""
+    """Return the distinct arrays as one, and the index of each in it."""
     numbers: dict[int, int] = {}
     distinct: list[Array] = []
     for array in arrays:
@@ -279,11 +216,8 @@ def _full(matrix: Array, diagonal: Array | None) -> Array:
     return matrix if diagonal is None else np.concatenate([matrix, np.diag(diagonal)])
 
 
-# ---- what the kernels rely on ---------------------------------------------------------------
-
-
 def _check(program: Program) -> None:
-    """Raise a ValueError that names the field in which a program is not valid."""
+    """Raise a ValueError that names the invalid field."""
     if len(program.layers) == 0:
         raise ValueError("a program must have at least one layer")
     _require(program.dictionary, "dictionary", np.float32, (None, None))
@@ -311,11 +245,10 @@ def _check(program: Program) -> None:
 
 
 def _check_forms(program: Program, rows: int) -> None:
-    """The linear parts: all layers have the same form, with matrices of the same shapes."""
-    size, features = program.size, program.features
+    """Check that all layers have the same form, with matrices of the same shapes."""
+    size, features, identity = program.size, program.features, program.identity
     checked: set[int] = set()
     dense = program.layers[0].gram is not None
-    identity = program.identity
     if identity and (dense or rows == size):
         raise ValueError("outlier_steps are for the residual form with an identity block")
     height = size - features if identity else size

@@ -18,50 +18,20 @@ _compiled = compiler(allocates=True)
 
 @_compiled
 def encode(
-    signals: Array,
-    signal_of: Array,
-    grams: Array,
-    gram_of: Array,
-    mix: Array,
-    soft: Array,
-    negative: Array,
-    runs: Array,
-    groups: Array,
-    widths: Array,
-    blocks: Array,
-    constants: Array,
-    units: Array,
-    codes: Array,
-    changes: Array,
-    vectors: Array,
-    chosen: Array,
-) -> None:
-    """Encode rows from their products with the weights.
+    signals: Array, signal_of: Array, grams: Array, gram_of: Array, mix: Array, soft: Array,
+    negative: Array, runs: Array, groups: Array, widths: Array, blocks: Array, constants: Array,
+    units: Array, codes: Array, changes: Array, vectors: Array, chosen: Array,
+) -> None:  # fmt: skip
+    """Encode rows from their products with the weights; `codes` (n, q) receives the result.
 
-    Parameters
-    ----------
-    signals, signal_of
-        ``x W'`` for each distinct W, shape (k, n, q), and the index of the one that each layer
-        uses, (T,).
-    grams, gram_of
-        The distinct G', shape (k, q, q), and the index of the one that each layer uses, (T,).
-        Row j is what z_j adds to u.
-    mix, soft, groups
-        For each layer a1, a2, c1, c2, e, (T, 5); thresholds of the coefficients (T, q) and of the
-        groups (T, levels, r).
-    negative, runs
-        1 where codes may be negative, (q,); the groups as runs, as in `shrink_groups`.
-    widths, blocks, constants
-        The number of coefficients that a layer changes, 0 for one block, (T,); block and step
-        constant of each coefficient, (q,).
-    units
-        Factors of the final code, (q,).
-    codes
-        Output, (n, q).
-    changes
-        Incremented by the number of coefficients that each layer changed in all rows, (T,).
-    vectors, chosen
-        Scratch memory for the vectors of a row, (7, q + 16), and for indices, (q + 16,).
+    `signals` (k, n, q) are ``x W'`` for each distinct W, `grams` (k, q, q) the distinct G', whose
+    row j is what z_j adds to u; `signal_of` and `gram_of` (T,) say which of them a layer uses.
+    `mix` (T, 5) holds a1, a2, c1, c2, e of each layer, `soft` (T, q) and `groups` (T, levels, r)
+    its thresholds, `widths` (T,) the number of coefficients that it changes, 0 for one block. For
+    each coefficient, `negative` is 1 where it may be negative, `blocks` and `constants` are its
+    block and its step constant, `units` is the factor of the final code. `runs` are as in
+    `shrink_groups`. `changes` (T,) counts the coefficients that the layers changed in all rows.
+    `vectors` (7, q + 16) and `chosen` (q + 16,) are scratch memory.
     """
     n, q = codes.shape
     depth = len(mix)
@@ -99,19 +69,10 @@ def encode(
 
 @expanded
 def _candidate(
-    mix: Array,
-    signal: Array,
-    z: Array,
-    previous: Array,
-    u: Array,
-    u_previous: Array,
+    mix: Array, signal: Array, z: Array, previous: Array, u: Array, u_previous: Array,
     candidate: Array,
-) -> None:
-    """``candidate = a1 z + a2 z' + e x W' - c1 u - c2 u'``.
-
-    In loops over few arrays each: over many, the compiler cannot prove that they do not overlap,
-    and does not vectorise.
-    """
+) -> None:  # fmt: skip
+    """``candidate = a1 z + a2 z' + e x W' - c1 u - c2 u'``, in loops over few arrays each."""
     a1, a2, c1, c2, e = mix[0], mix[1], mix[2], mix[3], mix[4]
     for i in range(len(z)):
         candidate[i] = a1 * z[i] + e * signal[i] - c1 * u[i]
@@ -160,16 +121,11 @@ def _largest(
 
 @_compiled
 def _bound(bits: Array, count: int, width: int) -> tuple[Any, int]:
-    """Find a bound that at most `width` of the numbers exceed.
+    """Find a bound that at most `width` numbers exceed, and how many equal to it complete them.
 
-    `count` of them are positive. The bits of such floats are ordered as the floats, and are roughly
+    `count` numbers are positive. The bits of such floats are ordered as the floats, and are roughly
     their logarithms. Counting the numbers above a bound is vectorised, and the next bound is
     interpolated linearly between the counts.
-
-    Returns
-    -------
-    tuple
-        The bound, and how many numbers equal to it complete the `width` largest.
     """
     high = np.int32(0)
     for k in range(len(bits)):

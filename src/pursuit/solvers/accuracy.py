@@ -35,7 +35,7 @@ def exact_codes(model: SparseModel, x: Tensor, tol: float = EXACT) -> Tensor:
 
 
 def mean_excess(model: SparseModel, x: Tensor, codes: Tensor) -> float:
-    """Compare the mean objective F of codes with the optimum F* of an exact solve.
+    """``mean(F - F*) / mean(F*)`` in float64, with F* the optimum; inf for codes not finite.
 
     The excess is ``mean(F - F*) / mean(F*)`` in float64, or inf for codes that are not finite. The
     denominator is at least a thousandth of the mean objective of zero codes, so the excess is also

@@ -1,11 +1,9 @@
 """Compiled exact codes of the group Lasso and HiLasso, one row at a time.
 
 Each row is solved on the Gram matrix: greedy descent over blocks finds the support, Newton steps
-on the smooth manifold of that support converge, and a duality gap certifies the result. `block`
-sorts the atoms by block and splits a batch into tiles.
-
-Infinities keep their meaning: the box at zero of a non-negative code begins at -inf. Small
-functions are inlined, large ones are not, to limit compilation time.
+on that support converge, and a duality gap certifies the result. `block` sorts the atoms by block
+and splits a batch into tiles. Infinities keep their meaning: the box at zero of a non-negative code
+begins at -inf. Small functions are inlined, large ones are not, to limit compilation time.
 """
 
 from __future__ import annotations
@@ -34,51 +32,29 @@ _PATIENCE = 6  # rounds without progress after which rounding is assumed to be t
 
 
 class Problem(NamedTuple):
-    """What all rows share, see `make_problem`.
+    """What all rows share."""
 
-    Block r holds the coordinates starts[r] <= i < starts[r + 1].
-    """
-
-    gram: Floats
-    starts: Integers
-    w: Floats
-    v: Floats
+    gram: Floats  # D D', (q, q), possibly plus a non-negative diagonal
+    starts: Integers  # block r holds the coordinates starts[r] <= i < starts[r + 1], (R + 1,)
+    w: Floats  # weights of the coefficients, (q,), non-negative
+    v: Floats  # weights of the blocks, (R,), non-negative
     floor: Floats  # lower end of the subdifferential of w|z| at zero: -w, or -inf if z >= 0
     inverse_constants: Floats
     nonnegative: bool
 
 
 def make_problem(
-    gram: Floats,
-    starts: Integers,
-    w: Floats,
-    v: Floats,
-    block_constants: Floats,
-    nonnegative: bool,
+    gram: Floats, starts: Integers, w: Floats, v: Floats, constants: Floats, nonnegative: bool
 ) -> Problem:
-    """Prepare what all rows share.
-
-    Parameters
-    ----------
-    gram
-        D D', (q, q), symmetric, possibly plus a non-negative diagonal.
-    starts
-        Block r holds the coordinates starts[r] <= i < starts[r + 1], (R + 1,); starts[R] = q.
-    w, v
-        Weights of the coefficients (q,) and of the blocks (R,), non-negative.
-    block_constants
-        Largest eigenvalues of the diagonal blocks of `gram`, or upper bounds, (R,).
-    nonnegative
-        Whether codes are constrained to be non-negative.
-    """
+    """Prepare what all rows share; `constants` bound the eigenvalues of the diagonal blocks."""
     # In a block of one coefficient the norm is an absolute value.
     leaf, group = w.copy(), v.copy()
     single = np.flatnonzero(np.diff(starts) == 1)
     leaf[starts[single]] += v[single]
     group[single] = 0.0
     floor = np.full(len(w), -np.inf) if nonnegative else -leaf
-    inverse_constants = 1.0 / np.maximum(block_constants, _TINY)
-    return Problem(gram, starts, leaf, group, floor, inverse_constants, nonnegative)
+    inverse = 1.0 / np.maximum(constants, _TINY)
+    return Problem(gram, starts, leaf, group, floor, inverse, nonnegative)
 
 
 class State(NamedTuple):
@@ -112,28 +88,23 @@ def make_scratch(problem: Problem) -> tuple[State, Work]:
     """Allocate the memory for the rows that one thread solves."""
     q, blocks = problem.w.size, problem.v.size
     state = State(np.empty(q), np.empty(q), np.empty(q), np.empty(q), np.empty(blocks))
-    work = Work(
-        a=np.empty(q),
-        b=np.empty(q),
-        direction=np.empty(q),
-        trial=np.empty(q),
-        trial_u=np.empty(q),
-        support=np.empty(q, np.int64),
-        seen=np.empty(blocks, np.int64),
-        hessian=np.empty((q, q + 1)),
-    )
-    return state, work
+    vectors = (np.empty(q), np.empty(q), np.empty(q), np.empty(q), np.empty(q))
+    support, seen = np.empty(q, np.int64), np.empty(blocks, np.int64)
+    return state, Work(*vectors, support, seen, np.empty((q, q + 1)))
 
 
 @inlined
 def _span(starts: Integers, r: int) -> tuple[int, int]:
-    """First coordinate and size of block r.
-
-    The maximum tells the compiler that the offset is not negative. Without it, indices may wrap
-    around and loops over a block are not vectorised.
-    """
+    """First coordinate and size of block r."""
+    # Indices that might be negative wrap around, and loops over them are not vectorised.
     first = max(starts[r], 0)
     return first, starts[r + 1] - first
+
+
+@inlined
+def _copy(source: Floats, target: Floats) -> None:
+    for j in range(target.size):
+        target[j] = source[j]
 
 
 @inlined
@@ -166,18 +137,25 @@ def _subtract_rows(
 @inlined
 def _correlate(problem: Problem, state: State, work: Work, c: Floats) -> None:
     """u = c - G z, from scratch."""
-    count = 0
-    for i in range(c.size):
-        state.u[i] = c[i]
-        if state.z[i] != 0.0:
-            work.support[count] = i
-            work.a[count] = state.z[i]
-            count += 1
+    _copy(c, state.u)
+    count = _gather_support(state.z, work.support)
+    for p in range(count):
+        work.a[p] = state.z[work.support[p]]
     _subtract_rows(state.u, problem.gram, work.support, work.a, count)
 
 
-# ---------------------------------------------------------------------------------------------
-# certificate
+@inlined
+def _gather_support(z: Floats, index: Integers) -> int:
+    """List the coordinates of the non-zero codes; return their number."""
+    count = 0
+    for i in range(z.size):
+        if z[i] != 0.0:
+            index[count] = i
+            count += 1
+    return count
+
+
+# Certificate ----------------------------------------------------------------------------------
 
 
 @inlined
@@ -197,6 +175,20 @@ def _largest_ratio(problem: Problem, u: Floats, r: int, theta: float) -> float:
 
 
 @inlined
+def _thresholded(problem: Problem, u: Floats, r: int, theta: float) -> tuple[float, float]:
+    """||s||^2 and w_r's for s = soft(u_r, theta w_r)."""
+    first, size = _span(problem.starts, r)
+    square = slope = 0.0
+    for t in range(size):
+        x = u[first + t] if problem.nonnegative else abs(u[first + t])
+        x -= theta * problem.w[first + t]
+        x = x if x > 0.0 else 0.0
+        square += x * x
+        slope += x * problem.w[first + t]
+    return square, slope
+
+
+@inlined
 def _raise_gauge(problem: Problem, u: Floats, r: int, theta: float) -> float:
     """Smallest theta' >= theta with ||soft(u_r, theta' w_r)|| <= theta' v_r, from above.
 
@@ -206,17 +198,9 @@ def _raise_gauge(problem: Problem, u: Floats, r: int, theta: float) -> float:
     v = problem.v[r]
     if v <= 0.0:
         return _largest_ratio(problem, u, r, theta)
-    first, size = _span(problem.starts, r)
     nudge = 1e-16
     for step in range(200):
-        square = 0.0
-        slope = 0.0
-        for t in range(size):
-            x = u[first + t] if problem.nonnegative else abs(u[first + t])
-            x -= theta * problem.w[first + t]
-            x = x if x > 0.0 else 0.0
-            square += x * x
-            slope += x * problem.w[first + t]
+        square, slope = _thresholded(problem, u, r, theta)
         norm = np.sqrt(square)
         phi = norm - theta * v
         if not phi > 0.0:
@@ -233,14 +217,7 @@ def _gauge(problem: Problem, u: Floats) -> float:
     """max(1, max_r theta_r), where theta_r scales block r of u into the dual feasible set."""
     theta = 1.0
     for r in range(problem.v.size):
-        first, size = _span(problem.starts, r)
-        square = 0.0
-        for t in range(size):
-            x = u[first + t] if problem.nonnegative else abs(u[first + t])
-            x -= theta * problem.w[first + t]
-            x = x if x > 0.0 else 0.0
-            square += x * x
-        if square > (theta * problem.v[r]) ** 2:
+        if _thresholded(problem, u, r, theta)[0] > (theta * problem.v[r]) ** 2:
             theta = _raise_gauge(problem, u, r, theta)
     return theta
 
@@ -251,9 +228,7 @@ def _certificate(problem: Problem, state: State, c: Floats, energy: float) -> tu
 
     gap = 1/2 (1 - k)^2 ||x - D z||^2 + (penalty(z) - k z'u),  k = 1 / max(1, gauge(u)).
     """
-    penalty = 0.0
-    zu = 0.0
-    zc = 0.0
+    penalty = zu = zc = 0.0
     for i in range(c.size):
         z = state.z[i]
         penalty += problem.w[i] * abs(z)
@@ -262,8 +237,7 @@ def _certificate(problem: Problem, state: State, c: Floats, energy: float) -> tu
     for r in range(problem.v.size):
         penalty += problem.v[r] * state.norms[r]
     residual = energy - zc - zu
-    # Not max(), which may swallow a NaN.
-    residual = 0.0 if residual < 0.0 else residual
+    residual = 0.0 if residual < 0.0 else residual  # not max(), which may swallow a NaN
     objective = 0.5 * residual + penalty
     theta = _gauge(problem, state.u)
     if theta == np.inf:
@@ -273,8 +247,7 @@ def _certificate(problem: Problem, state: State, c: Floats, energy: float) -> tu
     return objective, 0.0 if gap < 0.0 else gap
 
 
-# ---------------------------------------------------------------------------------------------
-# block descent
+# Block descent --------------------------------------------------------------------------------
 
 
 @inlined
@@ -292,8 +265,7 @@ def _refresh_block(problem: Problem, state: State, r: int) -> None:
     pull = problem.v[r] / norm if norm > 0.0 else 0.0
     for t in range(size):
         i = first + t
-        # Codes whose square underflows count as zero.
-        z = state.z[i] if norm > 0.0 else 0.0
+        z = state.z[i] if norm > 0.0 else 0.0  # also if the square underflows
         state.z[i] = z
         top = pull * z + problem.w[i]
         bottom = pull * z + problem.floor[i]
@@ -304,8 +276,7 @@ def _refresh_block(problem: Problem, state: State, r: int) -> None:
 @inlined
 def _most_violated_block(problem: Problem, state: State) -> tuple[int, float]:
     """Block with the largest promise ||e_r||^2 / L_r, e_r the distance of u_r to optimality."""
-    best = -1
-    promise = 0.0
+    best, promise = -1, 0.0
     for r in range(problem.v.size):
         first, size = _span(problem.starts, r)
         square = 0.0
@@ -319,8 +290,7 @@ def _most_violated_block(problem: Problem, state: State) -> tuple[int, float]:
             square = (np.sqrt(square) - problem.v[r]) ** 2
         square *= problem.inverse_constants[r]
         if square > promise:
-            promise = square
-            best = r
+            best, promise = r, square
     return best, promise
 
 
@@ -339,8 +309,7 @@ def _add_image(problem: Problem, r: int, z: Floats, sign: float, target: Floats)
 def _sweep_block(problem: Problem, r: int, u: Floats, z: Floats) -> None:
     """Coordinate descent over block r, where v ||z|| <= v/2 (||z||^2 / norm + norm).
 
-    The norm is that of z before the sweep. u (the block's residual correlations) and z are local
-    copies, both updated.
+    The norm is that of z before the sweep. u and z are local copies, both updated.
     """
     gram = problem.gram
     first, size = _span(problem.starts, r)
@@ -372,9 +341,7 @@ def _rescale_block(problem: Problem, r: int, full: Floats, u: Floats, z: Floats)
     correlations of the block at z = 0. Returns False, without a change, if t = 0 is the best.
     """
     first, size = _span(problem.starts, r)
-    square = 0.0
-    linear = 0.0
-    curvature = 0.0
+    square = linear = curvature = 0.0
     for t in range(size):
         square += z[t] * z[t]
         linear += z[t] * full[t] - problem.w[first + t] * abs(z[t])
@@ -437,14 +404,6 @@ def _descend_block(problem: Problem, state: State, work: Work, r: int) -> None:
     _store_block(problem, state, work, r, z)
 
 
-@inlined
-def _support_size(z: Floats) -> int:
-    count = 0
-    for i in range(z.size):
-        count += z[i] != 0.0
-    return count
-
-
 @compiled
 def _greedy_sweep(problem: Problem, state: State, work: Work, iteration: int) -> float:
     """Descend block after block, the most promising first; return the first promise.
@@ -458,7 +417,7 @@ def _greedy_sweep(problem: Problem, state: State, work: Work, iteration: int) ->
     while r >= 0 and promise > _WORTHWHILE * start:
         if work.seen[r] == iteration:
             again += 1
-            if 8 * state.z.size * again > _support_size(state.z) ** 2:
+            if 8 * state.z.size * again > _gather_support(state.z, work.support) ** 2:
                 break
         work.seen[r] = iteration
         _descend_block(problem, state, work, r)
@@ -466,18 +425,7 @@ def _greedy_sweep(problem: Problem, state: State, work: Work, iteration: int) ->
     return start
 
 
-# ---------------------------------------------------------------------------------------------
-# Newton steps on the support
-
-
-@inlined
-def _gather_support(z: Floats, index: Integers) -> int:
-    count = 0
-    for i in range(z.size):
-        if z[i] != 0.0:
-            index[count] = i
-            count += 1
-    return count
+# Newton steps on the support ------------------------------------------------------------------
 
 
 @inlined
@@ -516,12 +464,8 @@ def _assemble(problem: Problem, state: State, work: Work, count: int, exact: boo
 def _solve_normal(hessian: Floats, count: int, d: Floats) -> tuple[float, bool]:
     """d = H^-1 g by Cholesky, H the upper triangle and g the last column of `hessian`.
 
-    Directions without curvature get a little of it.
-
-    Returns
-    -------
-    tuple
-        1/2 g'd, the decrease of a quadratic objective, and whether H is singular.
+    Directions without curvature get a little of it. Return 1/2 g'd, the decrease of a quadratic
+    objective, and whether H is singular.
     """
     flat = False
     for p in range(count):
@@ -568,19 +512,10 @@ def _solve_normal(hessian: Floats, count: int, d: Floats) -> tuple[float, bool]:
 
 
 @inlined
-def _find_crossings(state: State, work: Work, count: int) -> None:
-    """Compute the steps at which the codes z + step d cross zero, in `work.b`."""
-    for p in range(count):
-        z, d = state.z[work.support[p]], work.direction[p]
-        work.b[p] = -z / d if z * d < 0.0 else np.inf
-
-
-@inlined
 def _smooth_slope(problem: Problem, state: State, work: Work, count: int) -> tuple[float, float]:
     """First and second derivative of the quadratic term along the direction: -u'd and d'Gd."""
     index, direction = work.support, work.direction
-    slope = 0.0
-    curvature = 0.0
+    slope = curvature = 0.0
     for p in range(count):
         image = 0.0
         for s in range(count):
@@ -596,13 +531,11 @@ def _penalty_slope(
 ) -> float:
     """Derivative of the penalty along z + step d, just before or after `step`."""
     index = work.support
-    slope = 0.0
-    p = 0
+    slope, p = 0.0, 0
     for r in range(problem.v.size):
         if state.norms[r] == 0.0:
             continue
-        square = 0.0
-        growth = 0.0
+        square = growth = 0.0
         while p < count and index[p] < problem.starts[r + 1]:
             z, d = state.z[index[p]], work.direction[p]
             flipped = work.b[p] < step or (after and work.b[p] == step)
@@ -623,8 +556,7 @@ def _line_search(problem: Problem, state: State, work: Work, count: int) -> floa
     beyond it if codes may not be negative.
     """
     first, curvature = _smooth_slope(problem, state, work, count)
-    step = 0.0
-    reach = 1.0
+    step, reach = 0.0, 1.0
     while reach < _FAR:
         following = reach
         for p in range(count):
@@ -668,8 +600,7 @@ def _set_trial(
     for r in range(problem.v.size):
         if state.norms[r] == 0.0:
             continue
-        begin = p
-        radial = 0.0
+        begin, radial = p, 0.0
         while p < count and index[p] < problem.starts[r + 1]:
             new = state.z[index[p]] + step * work.direction[p]
             zero = work.b[p] <= step if clip else work.b[p] == step
@@ -684,15 +615,9 @@ def _set_trial(
 
 @compiled
 def _try_step(
-    problem: Problem,
-    state: State,
-    work: Work,
-    c: Floats,
-    count: int,
-    step: float,
-    clip: bool,
+    problem: Problem, state: State, work: Work, c: Floats, count: int, step: float, clip: bool,
     collapse: float,
-) -> float:
+) -> float:  # fmt: skip
     """Set the trial codes z' and return the change of the objective from z to z'.
 
     It is summed from differences, -(z' - z)'(u + u')/2 + penalty(z') - penalty(z), and is therefore
@@ -700,16 +625,13 @@ def _try_step(
     """
     _set_trial(problem, state, work, count, step, clip, collapse)
     index, trial, u = work.support, work.trial, work.trial_u
-    for j in range(c.size):
-        u[j] = c[j]
+    _copy(c, u)
     _subtract_rows(u, problem.gram, index, trial, count)
-    change = 0.0
-    p = 0
+    change, p = 0.0, 0
     for r in range(problem.v.size):
         if state.norms[r] == 0.0:
             continue
-        square = 0.0
-        growth = 0.0
+        square = growth = 0.0
         while p < count and index[p] < problem.starts[r + 1]:
             i = index[p]
             old, new = state.z[i], trial[p]
@@ -727,8 +649,7 @@ def _accept(problem: Problem, state: State, work: Work, count: int) -> None:
     """Accept the trial codes."""
     for p in range(count):
         state.z[work.support[p]] = work.trial[p]
-    for j in range(state.u.size):
-        state.u[j] = work.trial_u[j]
+    _copy(work.trial_u, state.u)
     for r in range(problem.v.size):
         if state.norms[r] > 0.0:
             _refresh_block(problem, state, r)
@@ -750,13 +671,15 @@ def _search(problem: Problem, state: State, work: Work, c: Floats, count: int) -
 def _find_direction(
     problem: Problem, state: State, work: Work, count: int, exact: bool
 ) -> tuple[float, bool]:
-    """Compute Newton's direction, exact or of the majoriser, and where codes cross zero.
+    """Compute Newton's direction d, exact or of the majoriser, see `_solve_normal`.
 
-    Returns the result of `_solve_normal`.
+    `work.b` receives the steps at which the codes z + step d cross zero.
     """
     _assemble(problem, state, work, count, exact)
     promise, flat = _solve_normal(work.hessian, count, work.direction)
-    _find_crossings(state, work, count)
+    for p in range(count):
+        z, d = state.z[work.support[p]], work.direction[p]
+        work.b[p] = -z / d if z * d < 0.0 else np.inf
     return promise, flat
 
 
@@ -790,28 +713,24 @@ def _newton(problem: Problem, state: State, work: Work, c: Floats, repeats: int)
         count = kept
 
 
-# ---------------------------------------------------------------------------------------------
-# rows
+# Rows -----------------------------------------------------------------------------------------
 
 
 @inlined
 def _clear(problem: Problem, state: State, c: Floats) -> None:
     """Set the codes to zero."""
-    for j in range(c.size):
-        state.z[j] = 0.0
-        state.u[j] = c[j]
-        state.low[j] = problem.floor[j]
-        state.high[j] = problem.w[j]
-    for r in range(problem.v.size):
-        state.norms[r] = 0.0
+    state.z[:] = 0.0
+    _copy(c, state.u)
+    _copy(problem.floor, state.low)
+    _copy(problem.w, state.high)
+    state.norms[:] = 0.0
 
 
 @compiled
 def _begin_row(problem: Problem, state: State, work: Work, c: Floats, code: Floats) -> None:
     """Read the codes and compute u and the subdifferential."""
     _clear(problem, state, c)
-    for r in range(problem.v.size):
-        work.seen[r] = 0
+    work.seen[:] = 0
     warm = False
     for j in range(c.size):
         z = np.float64(code[j])
@@ -825,19 +744,12 @@ def _begin_row(problem: Problem, state: State, work: Work, c: Floats, code: Floa
 
 @compiled
 def _solve_row(
-    problem: Problem,
-    state: State,
-    work: Work,
-    c: Floats,
-    energy: float,
-    tol: float,
-    max_iter: int,
+    problem: Problem, state: State, work: Work, c: Floats, energy: float, tol: float, max_iter: int
 ) -> int:
     """Repeat a greedy sweep and a Newton step until the gap is small; return how often."""
     objective, gap = _certificate(problem, state, c, energy)
     if max_iter > 0 and objective > 0.5 * energy:
-        # A start that is worse than zero.
-        _clear(problem, state, c)
+        _clear(problem, state, c)  # the start is worse than zero
         objective, gap = _certificate(problem, state, c, energy)
     best_objective, best_gap, idle = objective, gap, 0
     iteration = 0
@@ -865,32 +777,15 @@ def block_coordinate(
 ) -> None:  # fmt: skip
     """Minimise, for each row, 1/2 z'Gz - c'z + 1/2 energy + sum_i w_i|z_i| + sum_r v_r ||z_r||.
 
-    A row stops when gap <= tol * objective, or earlier where rounding is the limit.
-
-    Parameters
-    ----------
-    problem
-        What the rows share.
-    state, work
-        See `make_scratch`.
-    c, energy
-        Correlations D x (n, q) and squared norms (n,) of the signals, float64.
-    rows
-        Codes (n, q), which hold the start on entry, objective, gap and iterations (n,), all
-        written. Objective and gap are those of the codes as stored; the gap is infinite where a
-        coordinate without any weight keeps a correlation. An iteration is a greedy sweep and a
-        Newton step.
-    tol
-        Relative tolerance.
-    max_iter
-        Largest number of iterations; 0 evaluates the start.
+    c (n, q) and energy (n,) are the correlations and squared norms of the signals. A row stops when
+    gap <= tol * objective, or earlier where rounding is the limit, or after `max_iter` iterations,
+    each a greedy sweep and a Newton step; 0 evaluates the start. Objective and gap are those of the
+    codes as stored; the gap is infinite where a coordinate without any weight keeps a correlation.
     """
     for k in range(c.shape[0]):
         code = rows.codes[k]
         _begin_row(problem, state, work, c[k], code)
         rows.iterations[k] = _solve_row(problem, state, work, c[k], energy[k], tol, max_iter)
-        for j in range(code.size):
-            code[j] = state.z[j]
-        # Evaluate what is stored, which may be rounded.
-        _begin_row(problem, state, work, c[k], code)
+        _copy(state.z, code)
+        _begin_row(problem, state, work, c[k], code)  # evaluate what is stored
         rows.objective[k], rows.gap[k] = _certificate(problem, state, c[k], energy[k])

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from torch import Tensor
 
 from ..models import SparseModel
 from .solution import Problem, Result, Solver
 from .tiles import Array, Rows, as_array, correlations, run
-
-__all__ = ["COORDINATE", "gram_misfit", "weight_misfit"]
 
 #: the largest number of coefficients for which a Gram matrix is built
 LARGEST = 8192
@@ -42,12 +39,6 @@ def _misfit(model: SparseModel) -> str | None:
     return gram_misfit(model) or weight_misfit(model)
 
 
-def _weights(model: SparseModel) -> Tensor:
-    weights = model.nonsmooth.weights(model.code_size)
-    assert weights is not None
-    return weights
-
-
 class _Kernel:
     """The compiled search with the constants of one problem."""
 
@@ -63,7 +54,9 @@ class _Kernel:
         gram = as_array(exact @ exact.T)
         ridge = np.zeros(size) if model.curvature is None else as_array(model.curvature)
         np.einsum("ii->i", gram)[:] += ridge
-        lam = as_array(_weights(model))
+        weights = model.nonsmooth.weights(size)
+        assert weights is not None
+        lam = as_array(weights)
         nonnegative = model.penalty.sign_constraint(size) is not None
         self.problems = {
             np.dtype(search): kernels.make_problem(

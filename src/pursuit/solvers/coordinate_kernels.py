@@ -1,7 +1,6 @@
 """Compiled Lasso codes: an active set grown by the worst violators, with exact support solves.
 
-The kernel works on correlations and the Gram matrix, so that the cost of a row follows its few
-non-zero coefficients, not the size of the dictionary. `coordinate` splits a batch into tiles.
+The cost of a row follows its few non-zero coefficients, not the size of the dictionary.
 
 For one row, with correlations ``c = D x``, Gram matrix G (the ridge on its diagonal) and
 ``u = c - G z`` the correlation of the residual, z is optimal exactly if ``u_i = lam_i sign(z_i)``
@@ -39,7 +38,7 @@ _compiled, _inlined = compiler(FINITE), compiler(FINITE, forceinline=True)
 
 
 class Problem(NamedTuple):
-    """What all rows share, see `make_problem`."""
+    """What all rows share."""
 
     gram: Array  # D D' + diag(ridge), (q, q), in the dtype of the search
     exact_gram: Array  # the same in float64
@@ -48,7 +47,7 @@ class Problem(NamedTuple):
     inverse_lam: Array  # 1 / lam in the dtype of the search
     ridge: Array  # (q,), float64
     nonnegative: bool
-    tol: float
+    tol: float  # a row is done when gap <= tol * objective, or after `max_iter` rounds
     max_iter: int
     largest: float  # max_i G_ii
     steepest: float  # max_i 1 / lam_i
@@ -83,72 +82,33 @@ class Work(NamedTuple):
 
 
 def make_problem(
-    gram: Array,
-    atoms: Array,
-    lam: Array,
-    ridge: Array,
-    nonnegative: bool,
-    tol: float,
-    max_iter: int,
-    search: type,
-) -> Problem:
-    """Prepare what all rows share.
-
-    Parameters
-    ----------
-    gram
-        ``D D' + diag(ridge)``, (q, q), float64.
-    atoms
-        D, (q, m), in the dtype of the signals and codes.
-    lam, ridge
-        Weights, all positive, and ridge, (q,), float64.
-    nonnegative
-        Whether codes are constrained to be non-negative.
-    tol, max_iter
-        A row is done when ``gap <= tol objective``, or after `max_iter` rounds.
-    search
-        The dtype of the search, float32 or float64.
-    """
+    gram: Array, atoms: Array, lam: Array, ridge: Array, nonnegative: bool, tol: float,
+    max_iter: int, search: type,
+) -> Problem:  # fmt: skip
+    """Prepare what all rows share, for a search in float32 or float64; `gram` is in float64."""
     eps = max(np.finfo(search).eps, np.finfo(atoms.dtype).eps)
     return Problem(
-        gram=gram.astype(search, copy=False),
-        exact_gram=gram,
-        atoms=atoms,
-        lam=lam,
-        inverse_lam=(1.0 / lam).astype(search),
-        ridge=ridge,
-        nonnegative=nonnegative,
-        tol=tol,
-        max_iter=max_iter,
+        gram.astype(search, copy=False), gram, atoms, lam, (1.0 / lam).astype(search), ridge,
+        nonnegative, tol, max_iter,
         largest=float(gram.diagonal().max()),
         steepest=float((1.0 / lam).max()),
         rounding=float(eps) * (atoms.shape[1] + 16.0),
-    )
+    )  # fmt: skip
 
 
 def make_scratch(problem: Problem) -> tuple[Support, Work]:
     """Allocate the memory for the rows that one thread solves."""
     (q, m), dtype = problem.atoms.shape, problem.gram.dtype
     capacity = min(q, LARGEST_SUPPORT)
-    support = Support(
-        active=np.empty(q, np.int64),
-        z=np.empty(q),
-        signs=np.empty(q),
-        member=np.zeros(q, np.bool_),
-        inverse=np.empty((capacity, -(-capacity // PAD) * PAD + 8)),
-    )
+    inverse = np.empty((capacity, -(-capacity // PAD) * PAD + 8))
+    member = np.zeros(q, np.bool_)
+    support = Support(np.empty(q, np.int64), np.empty(q), np.empty(q), member, inverse)
     excess = np.empty(q + 1, dtype)
     work = Work(
-        u=np.empty(q, dtype),
-        excess=excess,
-        excess_bits=excess.view(np.int32 if dtype == np.float32 else np.int64),
-        listed=np.empty(q + 1, np.int64),
-        target=np.empty(q + PAD),
-        rhs=np.empty(q + PAD),
-        residual=np.empty(m),
-        dense=np.empty(q),
-        exact_u=np.empty(q),
-    )
+        np.empty(q, dtype), excess, excess.view(np.int32 if dtype == np.float32 else np.int64),
+        listed=np.empty(q + 1, np.int64), target=np.empty(q + PAD), rhs=np.empty(q + PAD),
+        residual=np.empty(m), dense=np.empty(q), exact_u=np.empty(q),
+    )  # fmt: skip
     return support, work
 
 
@@ -158,25 +118,11 @@ def active_set(
 ) -> None:
     """Solve every row of a tile.
 
-    Parameters
-    ----------
-    problem
-        What the rows share.
-    support, work
-        See `make_scratch`.
-    x, c
-        Signals (n, m), and their correlations (n, q) in the dtype of the search.
-    rows
-        Codes (n, q), objective, gap and iterations (n,), all written. Objective and gap are those
-        of the codes as stored.
-    warm
-        Whether ``rows.codes`` holds a start.
+    x (n, m) are the signals, c (n, q) their correlations in the dtype of the search. Objective and
+    gap are those of the codes as stored. `warm` says whether ``rows.codes`` holds a start.
     """
     for row in range(c.shape[0]):
-        energy = 0.0
-        for i in range(x.shape[1]):
-            energy += np.float64(x[row, i]) * np.float64(x[row, i])
-        code = rows.codes[row]
+        energy, code = _dot(x[row], x[row]), rows.codes[row]
         size = _load(code, support) if warm else 0
         size, count, solved = _search(problem, support, work, c[row], energy, size)
         size, count, rows.objective[row], rows.gap[row] = _finish(
@@ -210,11 +156,8 @@ def _search(
 ) -> tuple[int, int, bool]:
     """Solve on the support and let the worst violators join, until there are none.
 
-    Returns
-    -------
-    tuple
-        The size of the support, the number of rounds, and False if the support is too large or its
-        atoms are too dependent to be solved directly.
+    Return the size of the support, the number of rounds, and False if the support is too large or
+    its atoms are too dependent to be solved directly.
     """
     known, count, best = 0, 0, np.inf
     if size > support.inverse.shape[0]:
@@ -243,10 +186,7 @@ def _finish(
 ) -> tuple[int, int, float, float]:  # fmt: skip
     """Write the code and certify it; refine it, or descend by coordinates, if it misses `tol`.
 
-    Returns
-    -------
-    tuple
-        The size of the support, the number of rounds, objective and gap.
+    Return the size of the support, the number of rounds, objective and gap.
     """
     if not solved:
         size, sweeps = _descend(problem, support, work, x, energy, size, problem.max_iter - count)
@@ -291,8 +231,7 @@ def _correlate(problem: Problem, support: Support, work: Work, c: Array, size: i
             u[i] -= a * first[i] + b * second[i]
         k += 2
     if k < size:
-        first = gram[active[k]]
-        a = c.dtype.type(z[k])
+        first, a = gram[active[k]], c.dtype.type(z[k])
         for i in range(q):
             u[i] -= a * first[i]
 
@@ -368,12 +307,8 @@ def _enter(
     """Border the inverse by the atoms at positions `known` to `size`, which have just joined.
 
     An atom that depends on the solved support replaces one atom of it (`_exchange`); one that
-    depends on others that joined with it leaves again, and may join in a later round.
-
-    Returns
-    -------
-    tuple
-        The new size, and False if an atom could be neither added nor exchanged.
+    depends on others that joined with it leaves again, and may join in a later round. Return the
+    new size, and False if an atom could be neither added nor exchanged.
     """
     active, member, inverse = support.active, support.member, support.inverse
     first = known
@@ -409,16 +344,12 @@ def _move(support: Support, source: int, target: int) -> None:
 
 @_compiled
 def _exchange(z: Array, signs: Array, image: Array, known: int) -> int:
-    """Move along a direction that does not change the residual, until a coefficient is zero.
+    """Move along a direction that does not change the residual until a coefficient is zero.
 
     The new atom, at position `known`, equals the combination `image` of the solved support. Adding
     t times its sign to its coefficient and subtracting the same combination from the others changes
-    only the penalty, which decreases because the atom violates its bound.
-
-    Returns
-    -------
-    int
-        The position that reaches zero first, or -1.
+    only the penalty, which decreases because the atom violates its bound. Return the position that
+    reaches zero first, or -1.
     """
     sign = signs[known]
     step, leaving = 1e300, -1
@@ -436,11 +367,7 @@ def _exchange(z: Array, signs: Array, image: Array, known: int) -> int:
 
 @_inlined
 def _solve_support(problem: Problem, support: Support, work: Work, c: Array, size: int) -> int:
-    """Minimise over the support; return its size.
-
-    Solve, step to the first sign change, drop that atom, and solve again. The objective decreases
-    with every step.
-    """
+    """Solve, step to the first sign change, drop that atom, and solve again; return the size."""
     lam, active, z, signs = problem.lam, support.active, support.z, support.signs
     target, rhs = work.target, work.rhs
     while size > 0:
@@ -477,8 +404,7 @@ def _multiply(inverse: Array, values: Array, size: int, product: Array) -> None:
     for p in range(width):
         product[p] = 0.0
     for k in range(size):
-        row = inverse[k]
-        value = values[k]
+        row, value = inverse[k], values[k]
         for p in range(width):
             product[p] += value * row[p]
 
@@ -516,8 +442,7 @@ def _insert(problem: Problem, support: Support, work: Work, size: int) -> bool:
             for p in range(size, width):
                 inverse[k, p] = 0.0
     for k in range(size + 1):
-        row = inverse[k]
-        factor = scale * image[k]
+        row, factor = inverse[k], scale * image[k]
         for p in range(width):
             row[p] += factor * image[p]
     return True
@@ -526,14 +451,12 @@ def _insert(problem: Problem, support: Support, work: Work, size: int) -> bool:
 @_inlined
 def _delete(inverse: Array, leaving: int, size: int, column: Array) -> None:
     """Remove an atom from the inverse, ``B <- B - b b'/b_j``; the last one takes its place."""
-    width = _padded(size)
-    last = size - 1
+    width, last = _padded(size), size - 1
     scale = -1.0 / inverse[leaving, leaving]
     for p in range(width):
         column[p] = inverse[leaving, p]
     for k in range(size):
-        row = inverse[k]
-        factor = scale * column[k]
+        row, factor = inverse[k], scale * column[k]
         for p in range(width):
             row[p] += factor * column[p]
     for p in range(width):
@@ -564,16 +487,12 @@ def _store(
     support.
     """
     atoms, lam, ridge, nonnegative = problem.atoms, problem.lam, problem.ridge, problem.nonnegative
-    active, z, residual = support.active, support.z, work.residual
-    largest = problem.largest
-    m = x.shape[0]
+    active, z, residual, largest = support.active, support.z, work.residual, problem.largest
     code[:] = 0
-    for i in range(m):
+    for i in range(x.shape[0]):
         residual[i] = x[i]
     _subtract(atoms, active, z, size, residual)
-    quadratic = 0.0
-    for j in range(m):
-        quadratic += residual[j] * residual[j]
+    quadratic = _dot(residual, residual)
     gauge, penalty, product, cross, total, lost = 1.0, 0.0, 0.0, 0.0, 0.0, 0.0
     for k in range(size):
         i = active[k]
@@ -616,18 +535,18 @@ def _subtract(atoms: Array, active: Array, values: Array, size: int, residual: A
             residual[j] -= (z0 * d0[j] + z1 * d1[j]) + (z2 * d2[j] + z3 * d3[j])
         k += 4
     while k < size:
-        d0 = atoms[active[k]]
-        z0 = values[k]
+        d0, z0 = atoms[active[k]], values[k]
         for j in range(m):
             residual[j] -= z0 * d0[j]
         k += 1
 
 
 @_inlined
-def _dot(atom: Array, residual: Array) -> float:
+def _dot(atom: Array, vector: Array) -> float:
+    """Correlation of an atom with a signal or a residual, in float64."""
     product = 0.0
-    for j in range(residual.shape[0]):
-        product += residual[j] * atom[j]
+    for j in range(vector.shape[0]):
+        product += np.float64(vector[j]) * atom[j]
     return product
 
 
@@ -659,12 +578,7 @@ def _descend(
     """Cyclic coordinate descent in float64, at most `most` sweeps, for dependent atoms.
 
     Starts from the support and replaces it. `Work.u` and `Work.excess` receive the correlations of
-    the result.
-
-    Returns
-    -------
-    tuple
-        The size of the support and the number of sweeps.
+    the result. Return the size of the support and the number of sweeps.
     """
     gram, lam, nonnegative = problem.exact_gram, problem.lam, problem.nonnegative
     dense, u = work.dense, work.exact_u
@@ -673,7 +587,7 @@ def _descend(
     for k in range(size):
         dense[support.active[k]] = support.z[k]
     for i in range(q):
-        u[i] = _dot_signal(problem.atoms[i], x)
+        u[i] = _dot(problem.atoms[i], x)
     for k in range(size):
         for i in range(q):
             u[i] -= support.z[k] * gram[support.active[k], i]
@@ -715,17 +629,8 @@ def _descent_is_over(problem: Problem, work: Work, x: Array, energy: float) -> b
         gauge = max(gauge, (u[i] if problem.nonnegative else abs(u[i])) / lam[i])
         penalty += lam[i] * abs(dense[i])
         product += u[i] * dense[i]
-        fit += _dot_signal(problem.atoms[i], x) * dense[i]
+        fit += _dot(problem.atoms[i], x) * dense[i]
     square = max(energy - fit - product, 0.0)
     scale = 1.0 / gauge
     bound = 0.5 * (1.0 - scale) ** 2 * square + penalty - scale * product
     return bound <= 0.25 * problem.tol * (0.5 * square + penalty)
-
-
-@_inlined
-def _dot_signal(atom: Array, x: Array) -> float:
-    """Correlation of an atom with a signal of its dtype, in float64."""
-    product = 0.0
-    for j in range(x.shape[0]):
-        product += atom[j] * np.float64(x[j])
-    return product

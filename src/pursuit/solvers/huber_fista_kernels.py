@@ -11,18 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .._numba import Array, compiled
-from .huber_kernels import (
-    Problem,
-    Space,
-    Vectors,
-    Work,
-    evaluate,
-    ridge_step,
-    set_residual,
-    solve_rows,
-)
+from .huber_kernels import evaluate, ridge_step, set_residual, solve_rows
 
 if TYPE_CHECKING:
+    from .huber_kernels import Problem, Space, Vectors, Work
     from .tiles import Rows
 
 
@@ -46,21 +38,15 @@ def _descend(
     not matter here.
     """
     lam_star, nonnegative = problem.lam_star, problem.nonnegative
-    bound = problem.step_constant
-    forward = space.local
-    gradient = space.gradient
-    step = space.step
+    bound, forward, gradient, step = problem.step_constant, space.local, space.gradient, space.step
     for j in range(code.size):
         forward[j] = code[j]
-    momentum = 1.0
-    least = np.inf
-    idle = 0
+    momentum, least, idle = 1.0, np.inf, 0
     for done in range(max_iter):
         set_residual(x, d0, forward, vectors)
         value, estimate = evaluate(d0, problem, forward, vectors, gradient)
         _proximal_step(problem, forward, space)
-        uphill = 0.0
-        moved = 0.0
+        uphill = moved = 0.0
         following = 0.5 * (1 + np.sqrt(1 + 4 * momentum * momentum))
         weight = (momentum - 1) / following
         momentum = following

@@ -6,8 +6,7 @@ A row minimises, over the scores s (q,) and the outliers o (m,), both non-negati
 
 For given scores the best outliers are known, and eliminating them leaves a smooth Huber problem in
 s. `newton_kernels` and `huber_fista_kernels` descend on it from a start; `solve_rows` is the driver
-around either of them, with one precision after the other and the certificate. `robust` chooses the
-method and splits a batch into tiles.
+around either of them, with one precision after the other and the certificate.
 
 NaN and infinity keep their meaning, and every test is written so that they end an iteration.
 """
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Problem(NamedTuple):
-    """What all rows share, see `make_problem`."""
+    """What all rows share."""
 
     d0: Array  # D0, (q, m), float64
     single: Array  # D0 in float32, which halves the reading; zero columns up to a cache line
@@ -35,7 +34,7 @@ class Problem(NamedTuple):
     step_constant: float  # ||D0||^2 + lam_star
     lam: Array  # weights of the outliers, (m,)
     nonnegative: bool
-    tol: float
+    tol: float  # a row is done when gap <= tol * objective, or after `max_iter` steps
     max_iter: int
 
 
@@ -87,19 +86,7 @@ class Work(NamedTuple):
 def make_problem(
     d0: Array, lam_star: float, lam: Array, nonnegative: bool, tol: float, max_iter: int
 ) -> Problem:
-    """Prepare what all rows share.
-
-    Parameters
-    ----------
-    d0
-        D0, (q, m).
-    lam_star, lam
-        Weights of the scores and of the outliers, (m,).
-    nonnegative
-        Whether scores and outliers are constrained to be non-negative.
-    tol, max_iter
-        A row is done when ``gap <= tol objective``, or after `max_iter` steps.
-    """
+    """Prepare what all rows share."""
     m = d0.shape[1]
     double = _aligned(d0, m, np.float64)
     gram = double @ double.T
@@ -111,48 +98,33 @@ def make_problem(
     large = np.where(np.abs(double) > floor, double, 0.0)
     single = _aligned(large, -(-m // 16) * 16, np.float32)
     constant = float(eigenvalues[-1])
-    weight = float(lam_star)
-    return Problem(double, single, gram, ridge, weight, constant, lam, nonnegative, tol, max_iter)
+    return Problem(double, single, gram, ridge, lam_star, constant, lam, nonnegative, tol, max_iter)
 
 
 def make_scratch(problem: Problem) -> Work:
     """Allocate the memory for the rows that one thread solves."""
     q, width = problem.single.shape
     space = Space(
-        gradient=np.empty(q),
-        step=np.empty(q),
-        local=np.empty(q),
-        target=np.empty(q),
-        masked=np.empty((q, q)),
-        factor=np.empty((q, q)),
-        free=np.empty(q, np.int64),
-        known=np.empty(q, np.int64),
-        seen=np.empty(q, np.bool_),
-        state=np.empty(q, np.bool_),
-        wrong=np.empty(q, np.bool_),
-        inside=np.empty(width, np.bool_),
-        flips=np.empty(width + 1, np.int64),
-    )
+        gradient=np.empty(q), step=np.empty(q), local=np.empty(q), target=np.empty(q),
+        masked=np.empty((q, q)), factor=np.empty((q, q)),
+        free=np.empty(q, np.int64), known=np.empty(q, np.int64), seen=np.empty(q, np.bool_),
+        state=np.empty(q, np.bool_), wrong=np.empty(q, np.bool_),
+        inside=np.empty(width, np.bool_), flips=np.empty(width + 1, np.int64),
+    )  # fmt: skip
     single, double = _vectors(problem.single, problem.lam), _vectors(problem.d0, problem.lam)
     return Work(single, double, space, np.empty(q), np.empty(width, np.float32))
 
 
 def _vectors(d0: Array, lam: Array) -> Vectors:
-    q, m = d0.shape
-    dtype = d0.dtype
+    (q, m), dtype = d0.shape, d0.dtype
     thresholds = np.ones(m, dtype)
     thresholds[: lam.size] = lam
     return Vectors(
-        residual=np.empty(m, dtype),
-        dual=np.empty(m, dtype),
-        change=np.empty(m, dtype),
-        thresholds=thresholds,
-        weights=np.empty(m + 8, dtype),
-        scaled=np.empty((4, m + 8), dtype),
-        panel=np.empty((q, m + 8), dtype),
-        correlation=np.empty(q, dtype),
+        residual=np.empty(m, dtype), dual=np.empty(m, dtype), change=np.empty(m, dtype),
+        thresholds=thresholds, weights=np.empty(m + 8, dtype), scaled=np.empty((4, m + 8), dtype),
+        panel=np.empty((q, m + 8), dtype), correlation=np.empty(q, dtype),
         coefficients=np.empty(q, dtype),
-    )
+    )  # fmt: skip
 
 
 def _aligned(values: Array, width: int, dtype: type) -> Array:
@@ -171,36 +143,15 @@ def _aligned(values: Array, width: int, dtype: type) -> Array:
 
 @expanded
 def solve_rows(
-    descend: Any,
-    problem: Problem,
-    work: Work,
-    x: Array,
-    rows: Rows,
-    single_share: float,
-    double_share: float,
-    attempts: int,
-) -> None:
+    descend: Any, problem: Problem, work: Work, x: Array, rows: Rows,
+    single_share: float, double_share: float, attempts: int,
+) -> None:  # fmt: skip
     """Solve every row: descend in float32, certify, and descend in float64 where that misses `tol`.
 
-    A pass over D0 takes half the time in float32.
-
-    Parameters
-    ----------
-    descend
-        ``descend(x, d0, problem, code, vectors, space, tol, max_iter, warm)`` improves `code` in
-        the precision of d0 and returns the number of its steps. `warm` is False if the code comes
-        from `_start`.
-    problem, work
-        What the rows share, and scratch memory.
-    x
-        Signals (n, m), float32 or float64.
-    rows
-        Codes (n, q + m), which hold the start on entry (scores of zero: none), objective, gap and
-        iterations (n,), all written.
-    single_share, double_share
-        The tolerance of a descent as a fraction of `Problem.tol`, in float32 and in float64.
-    attempts
-        The largest number of descents in float64; each tries a quarter of the tolerance before.
+    A pass over D0 takes half the time in float32. ``descend(x, d0, problem, code, vectors, space,
+    tol, max_iter, warm)`` improves `code` in the precision of d0 and returns the number of its
+    steps; `warm` is False if the code comes from `_start`. Its tolerance is a share of
+    `Problem.tol`; in float64 each of the `attempts` tries a quarter of the tolerance before.
     """
     single, double, space, code, short = work
     q = code.size
@@ -221,8 +172,9 @@ def solve_rows(
         objective, gap = finish(x[k], problem, code, scores, outliers, double)
         tol = double_share * problem.tol
         attempt = 0
-        while (
-            attempt < attempts and done < problem.max_iter and _missed(objective, gap, problem.tol)
+        # False for NaN
+        while gap > problem.tol * max(objective, 1e-300) and (
+            attempt < attempts and done < problem.max_iter
         ):
             done += descend(
                 x[k], problem.d0, problem, code, double, space, tol, problem.max_iter - done, warm
@@ -266,12 +218,6 @@ def _round(code: Array, scores: Array) -> bool:
         code[j] = scores[j]
         total += abs(code[j])
     return total < np.inf
-
-
-@compiled
-def _missed(objective: float, gap: float, tol: float) -> bool:
-    """Whether a row needs more work; False for NaN."""
-    return gap > tol * max(objective, 1e-300)
 
 
 # Start ----------------------------------------------------------------------------------------
@@ -333,10 +279,8 @@ def subtract_atoms(coefficients: Array, d0: Array, residual: Array) -> None:
     q, m = d0.shape
     j = 0
     while j + 4 <= q:
-        a = coefficients[j]
-        b = coefficients[j + 1]
-        c = coefficients[j + 2]
-        e = coefficients[j + 3]
+        a, b = coefficients[j], coefficients[j + 1]
+        c, e = coefficients[j + 2], coefficients[j + 3]
         if a != 0 or b != 0 or c != 0 or e != 0:
             for i in range(m):
                 residual[i] -= (a * d0[j, i] + b * d0[j + 1, i]) + (
@@ -358,20 +302,15 @@ def correlate(d0: Array, vector: Array, correlation: Array) -> None:
     zero = d0.dtype.type(0)
     j = 0
     while j + 4 <= q:
-        a = zero
-        b = zero
-        c = zero
-        e = zero
+        a = b = c = e = zero
         for i in range(m):
             v = vector[i]
             a += d0[j, i] * v
             b += d0[j + 1, i] * v
             c += d0[j + 2, i] * v
             e += d0[j + 3, i] * v
-        correlation[j] = a
-        correlation[j + 1] = b
-        correlation[j + 2] = c
-        correlation[j + 3] = e
+        correlation[j], correlation[j + 1] = a, b
+        correlation[j + 2], correlation[j + 3] = c, e
         j += 4
     while j < q:
         a = zero
@@ -395,8 +334,7 @@ def set_residual(x: Array, d0: Array, code: Array, vectors: Vectors) -> None:
 @compiled
 def clip(residual: Array, thresholds: Array, nonnegative: bool, dual: Array) -> Any:
     """nu = clip(r, -lam, lam), or min(r, lam); return the Huber value sum nu (r - nu/2)."""
-    value = residual.dtype.type(0)
-    half = residual.dtype.type(0.5)
+    value, half = residual.dtype.type(0), residual.dtype.type(0.5)
     if nonnegative:
         for i in range(residual.size):
             nu = min(residual[i], thresholds[i])
@@ -417,12 +355,10 @@ def evaluate(
     """Return objective and gap of the Huber problem at r; write its gradient lam_star s - D0 nu."""
     lam_star, nonnegative = problem.lam_star, problem.nonnegative
     value = np.float64(clip(vectors.residual, vectors.thresholds, nonnegative, vectors.dual))
-    correlate(d0, vectors.dual, vectors.correlation)
-    correlation = vectors.correlation
-    gap = 0.0
+    correlation, gap = vectors.correlation, 0.0
+    correlate(d0, vectors.dual, correlation)
     for j in range(code.size):
-        s = code[j]
-        u = np.float64(correlation[j])
+        s, u = code[j], np.float64(correlation[j])
         gradient[j] = lam_star * s - u
         value += 0.5 * lam_star * s * s
         gap += code_gap(s, u, lam_star, nonnegative)
@@ -460,8 +396,7 @@ def finish(
     set_residual(x, d0, code, vectors)
     clip(residual, lam, nonnegative, dual)
     correlate(d0, dual, correlation)
-    objective = 0.0
-    gap = 0.0
+    objective = gap = 0.0
     for j in range(code.size):
         s[j] = code[j]
         stored = np.float64(s[j])

@@ -12,19 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._numba import Array, compiled
-from .huber_kernels import (
-    Problem,
-    Space,
-    Vectors,
-    Work,
-    evaluate,
-    ridge_step,
-    set_residual,
-    solve_rows,
-    subtract_atoms,
-)
+from .huber_kernels import evaluate, ridge_step, set_residual, solve_rows, subtract_atoms
 
 if TYPE_CHECKING:
+    from .huber_kernels import Problem, Space, Vectors, Work
     from .tiles import Rows
 
 
@@ -49,9 +40,7 @@ def _descend(
     coefficients, change = vectors.coefficients, vectors.change
     set_residual(x, d0, code, vectors)
     count: Any = np.int64(0)  # not a literal, which would compile everything that it reaches twice
-    idle = 0
-    before = np.inf
-    reweight = 0
+    idle, before, reweight = 0, np.inf, 0
     for done in range(max_iter):
         value, gap = evaluate(d0, problem, code, vectors, gradient)
         if not gap > tol * value:
@@ -98,20 +87,15 @@ def _step_length(
     one pass over the m features.
     """
     lam_star, nonnegative, step = problem.lam_star, problem.nonnegative, space.step
-    cross = 0.0
-    square = 0.0
+    norm = cross = square = 0.0
     ceiling = np.inf
     for j in range(code.size):
+        norm += code[j] * code[j]
         cross += code[j] * step[j]
         square += step[j] * step[j]
         if nonnegative and step[j] < 0:
             ceiling = min(ceiling, -code[j] / step[j])
-    norm = 0.0
-    for j in range(code.size):
-        norm += code[j] * code[j]
-    low = 0.0
-    high = ceiling
-    t = min(1.0, ceiling)
+    low, high, t = 0.0, ceiling, min(1.0, ceiling)
     for trial in range(40):
         huber, tilt, curvature = _along(
             vectors.residual, vectors.change, vectors.thresholds, nonnegative, t
@@ -142,12 +126,9 @@ def _along(
     residual: Array, change: Array, thresholds: Array, nonnegative: bool, length: float
 ) -> tuple[float, float, float]:
     """Value, slope and curvature at t of the Huber function of r - t change."""
-    zero = residual.dtype.type(0)
-    half = residual.dtype.type(0.5)
-    t = residual.dtype.type(length)
-    value = zero
-    slope = zero
-    curvature = zero
+    real = residual.dtype.type
+    zero, half, t = real(0), real(0.5), real(length)
+    value = slope = curvature = zero
     if nonnegative:
         for i in range(residual.size):
             r = residual[i] - t * change[i]
@@ -226,9 +207,8 @@ def _model_step(space: Space, count: int, ridge: float, code: Array, nonnegative
     """p = argmin g p + p (G + ridge I) p / 2 on the known atoms, s + p >= 0 if nonnegative.
 
     Block principal pivoting: all atoms of a wrong sign change sides while that reduces their
-    number; after three rounds without a reduction, one at a time. The minimiser of a convex model
-    over the feasible set is a feasible descent direction, whatever the mask. Returns False if it
-    failed.
+    number; after three rounds without a reduction, one at a time. Return False if it failed. The
+    minimiser of a convex model over the feasible set is a descent direction, whatever the mask.
     """
     masked, gradient = space.masked, space.gradient
     known, state, flagged = space.known, space.state, space.wrong
@@ -239,8 +219,7 @@ def _model_step(space: Space, count: int, ridge: float, code: Array, nonnegative
         j = known[b]
         state[b] = not nonnegative or code[j] > 0 or gradient[j] < 0
         slack = max(slack, 1e-10 * abs(gradient[j]))
-    fewest = count + 1
-    patience = 3
+    fewest, patience = count + 1, 3
     for _ in range(10 + 2 * count):
         if not _solve_face(space, count, ridge, code):
             return False
@@ -329,14 +308,9 @@ def _new_atoms(space: Space, code: Array, nonnegative: bool, count: int) -> int:
 
 @compiled
 def _update_gram(
-    d0: Array,
-    gram: Array,
-    vectors: Vectors,
-    space: Space,
-    nonnegative: bool,
-    old: int,
-    count: int,
-) -> None:
+    d0: Array, gram: Array, vectors: Vectors, space: Space, nonnegative: bool,
+    old: int, count: int,
+) -> None:  # fmt: skip
     """Update the sum of d_i d_i' over the features inside their threshold.
 
     The first time it starts from the whole Gram matrix, as if all features were inside. Features
@@ -372,12 +346,11 @@ def _reweight_gram(
 ) -> None:
     """sum_i min(1, lam_i/|r_i|) d_i d_i', of a quadratic majoriser of the Huber function."""
     residual, thresholds, weights = vectors.residual, vectors.thresholds, vectors.weights
-    masked = space.masked
-    masked[:] = 0
+    space.masked[:] = 0
     for i in range(residual.size):
         size = residual[i] if nonnegative else abs(residual[i])
         weights[i] = thresholds[i] / size if size > thresholds[i] else 1
-    _add_gram(masked, d0, space.known, count, weights, residual.size, vectors.scaled)
+    _add_gram(space.masked, d0, space.known, count, weights, residual.size, vectors.scaled)
 
 
 @compiled
@@ -404,8 +377,7 @@ def _flip_panel(d0: Array, space: Space, vectors: Vectors, count: int, flipped: 
     weights, panel = vectors.weights, vectors.panel
     for t in range(flipped):
         weights[t] = 1 if inside[flips[t]] else -1
-    # Full vectors only: a remainder would be summed one number at a time.
-    length = (flipped + 7) // 8 * 8
+    length = (flipped + 7) // 8 * 8  # a remainder would be summed one number at a time
     weights[flipped:length] = 0
     for b in range(count):
         j = known[b]
@@ -419,10 +391,8 @@ def _flip_panel(d0: Array, space: Space, vectors: Vectors, count: int, flipped: 
 @compiled
 def _append_rows(d0: Array, space: Space, vectors: Vectors, old: int, count: int) -> None:
     """Compute rows old..count of the masked Gram matrix from all features inside."""
-    masked, known, inside = space.masked, space.known, space.inside
-    scaled = vectors.scaled
-    m = d0.shape[1]
-    zero = d0.dtype.type(0)
+    masked, known, inside, scaled = space.masked, space.known, space.inside, vectors.scaled
+    m, zero = d0.shape[1], d0.dtype.type(0)
     for a in range(old, count):
         j = known[a]
         for i in range(m):
@@ -452,19 +422,13 @@ def _add_gram(
             for i in range(m):
                 scaled[k, i] = weights[i] * panel[row, i]
         for b in range(0, a + 4, 4):
-            j0 = rows[b]
-            j1 = rows[b + 1]
-            j2 = rows[b + 2]
-            j3 = rows[b + 3]
+            j0, j1, j2, j3 = rows[b], rows[b + 1], rows[b + 2], rows[b + 3]
             s00 = s01 = s02 = s03 = zero
             s10 = s11 = s12 = s13 = zero
             s20 = s21 = s22 = s23 = zero
             s30 = s31 = s32 = s33 = zero
             for i in range(m):
-                p0 = panel[j0, i]
-                p1 = panel[j1, i]
-                p2 = panel[j2, i]
-                p3 = panel[j3, i]
+                p0, p1, p2, p3 = panel[j0, i], panel[j1, i], panel[j2, i], panel[j3, i]
                 y = scaled[0, i]
                 s00 += y * p0
                 s01 += y * p1
@@ -520,9 +484,9 @@ def _add_gram(
 
 @compiled
 def _factorise(a: Array, n: int) -> bool:
-    """Cholesky factor over the lower triangle of a[:n, :n], its diagonal inverted.
+    """Cholesky factor over the lower triangle of a[:n, :n], with its diagonal inverted.
 
-    Four rows share every load of a finished row. Returns False if the matrix is not positive.
+    Four rows share every load of a finished row. Return False if the matrix is not positive.
     """
     top = 0
     while top < n:
@@ -531,10 +495,7 @@ def _factorise(a: Array, n: int) -> bool:
         if end == top + 4:
             start = top
             for j in range(top):
-                t0 = a[top, j]
-                t1 = a[top + 1, j]
-                t2 = a[top + 2, j]
-                t3 = a[top + 3, j]
+                t0, t1, t2, t3 = a[top, j], a[top + 1, j], a[top + 2, j], a[top + 3, j]
                 for k in range(j):
                     v = a[j, k]
                     t0 -= a[top, k] * v

@@ -2,9 +2,8 @@
 
 The fastest kernel needs a positive weight on every coefficient. It gets a weight of 1e-12, for
 signals of unit norm, in float64, and its codes are certified for the problem without a weight. Rows
-that miss the tolerance, such as sums of atoms, whose objective is zero, are solved again on their
-support without the weight. Rows that still miss it (dictionaries close to singular) continue with
-FISTA, unless the remaining gap is rounding.
+that miss the tolerance (such as sums of atoms, whose objective is zero) are solved again on their
+support without the weight; if they still miss it (dictionaries close to singular), by FISTA.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ from ..penalties import L1, Elastic, Penalty
 from .coordinate import COORDINATE, gram_misfit
 from .restart import RESTART
 from .solution import Problem, Result, Solver
-
-__all__ = ["NONNEGATIVE"]
 
 #: the weight, for signals and atoms of unit norm
 WEIGHT = 1e-12

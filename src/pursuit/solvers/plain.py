@@ -15,9 +15,7 @@ from torch import Tensor
 
 from ..certificates import Certificate, is_met
 from ..models import SparseModel
-from .solution import Problem, Result, Solver
-
-__all__ = ["PLAIN", "iterates"]
+from .solution import Problem, Result, Solver, fits_all
 
 #: the number of steps between two evaluations of the certificate
 CHECK_EVERY = 10
@@ -57,8 +55,7 @@ def greedy(model: SparseModel, x: Tensor, z: Tensor, mask: Tensor | None) -> Ite
 
 def block_greedy(model: SparseModel, x: Tensor, z: Tensor, mask: Tensor | None) -> Iterator[Tensor]:
     """A step with ``L_r = ||Q_rr||_2`` on the block with the largest ``sqrt(L_r) ||e_r||``."""
-    labels = model.block_labels.to(z.device)
-    constants = model.block_constants.to(z)
+    labels, constants = model.block_labels.to(z.device), model.block_constants.to(z)
     steps = 1 / constants[labels]
     while True:
         change = model.nonsmooth.prox(z - steps * model.gradient(x, z, mask), steps) - z
@@ -82,17 +79,17 @@ def iterates(
     >>> [codes.tolist() for codes in islice(iterates("ista", model, x), 2)]
     [[[2.0, 0.0]], [[2.0, 0.0]]]
     """
-    start = x.new_zeros(len(x), model.code_size) if init is None else model.to_normalised(init)
-    for z in _ITERATES[name](model.to(x.dtype).normalised, x, start, None):
+    for z in _ITERATES[name](model.to(x.dtype).normalised, x, _start(model, x, init), None):
         yield model.from_normalised(z)
+
+
+def _start(model: SparseModel, x: Tensor, init: Tensor | None) -> Tensor:
+    return x.new_zeros(len(x), model.code_size) if init is None else model.to_normalised(init)
 
 
 def _run(name: str, problem: Problem) -> Result:
     model, x, mask = problem.model, problem.x, problem.mask
-    z = x.new_zeros(len(x), model.code_size)
-    if problem.init is not None:
-        z = model.to_normalised(problem.init)
-    steps = _ITERATES[name](model.normalised, x, z, mask)
+    steps = _ITERATES[name](model.normalised, x, _start(model, x, problem.init), mask)
     certificate = Certificate(model)
     for count in range(1, problem.max_iter + 1):
         z = next(steps)
@@ -104,30 +101,15 @@ def _run(name: str, problem: Problem) -> Result:
     return Result(codes, count, objective, gap)
 
 
-def _fits_all(model: SparseModel) -> str | None:
-    return None
-
-
 def _fits_separable(model: SparseModel) -> str | None:
     if model.separable:
         return None
     return "a penalty that is a sum over single coefficients (block_greedy takes groups)"
 
 
-_ITERATES: dict[str, Iterates] = {
-    "ista": ista,
-    "fista": fista,
-    "greedy": greedy,
-    "block_greedy": block_greedy,
-}
+_ITERATES: dict[str, Iterates] = {f.__name__: f for f in (ista, fista, greedy, block_greedy)}
 
 PLAIN = tuple(
-    Solver(
-        name=name,
-        run=partial(_run, name),
-        misfit=_fits_separable if name == "greedy" else _fits_all,
-        max_iter=1000,
-        masks=True,
-    )
+    Solver(name, partial(_run, name), _fits_separable if name == "greedy" else fits_all, 1000, True)
     for name in _ITERATES
 )

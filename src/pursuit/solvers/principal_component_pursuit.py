@@ -15,8 +15,6 @@ from torch import Tensor
 from .._checks import ArrayLike, as_float_matrix, as_number
 from ..certificates import certify_low_rank
 
-__all__ = ["LowRankSplit", "principal_component_pursuit"]
-
 #: the number of steps between two evaluations of the certificate
 CHECK_EVERY = 10
 
@@ -40,7 +38,7 @@ def principal_component_pursuit(
     lam_star
         The weight of the nuclear norm.
     lam
-        The weight of the outliers. A common choice is ``lam_star / sqrt(max(n, m))``.
+        The weight of the outliers, often ``lam_star / sqrt(max(n, m))``.
     tol
         Stop when the gap is at most this fraction of the objective.
     max_iter
@@ -67,8 +65,7 @@ def principal_component_pursuit(
     (1, [[0, 0]])
     """
     matrix = as_float_matrix(x, "x", "features").detach()
-    star, weight = as_number(lam_star, "lam_star"), as_number(lam, "lam")
-    tolerance = as_number(tol, "tol")
+    star, weight, tolerance = map(as_number, (lam_star, lam, tol), ("lam_star", "lam", "tol"))
     if max_iter < 1:
         raise ValueError(f"max_iter must be at least 1, got {max_iter}")
     signals = matrix.double()

@@ -10,10 +10,7 @@ import torch
 from torch import Tensor
 
 from ..certificates import Certificate, is_met, round_codes
-from ..models import SparseModel
-from .solution import Problem, Result, Solver
-
-__all__ = ["RESTART"]
+from .solution import Problem, Result, Solver, fits_all
 
 #: the number of rows that are iterated together
 TILE = 1024
@@ -39,13 +36,9 @@ def _run(problem: Problem) -> Result:
 
 
 def _solve_tile(
-    certificate: Certificate,
-    x: Tensor,
-    mask: Tensor | None,
-    init: Tensor | None,
-    tol: float,
+    certificate: Certificate, x: Tensor, mask: Tensor | None, init: Tensor | None, tol: float,
     max_iter: int,
-) -> tuple[Tensor, int]:
+) -> tuple[Tensor, int]:  # fmt: skip
     model = certificate.model
     solved = x.new_zeros(len(x), model.code_size) if init is None else init.clone()
     active = torch.arange(len(x), device=x.device)
@@ -79,8 +72,4 @@ def _solve_tile(
     return solved, max_iter
 
 
-def _misfit(model: SparseModel) -> str | None:
-    return None
-
-
-RESTART = Solver("restart", _run, _misfit, max_iter=20_000, masks=True)
+RESTART = Solver("restart", _run, fits_all, max_iter=20_000, masks=True)

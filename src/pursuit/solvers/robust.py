@@ -12,8 +12,6 @@ from ..models import SparseModel
 from .solution import Problem, Result, Solver
 from .tiles import Array, Rows, as_array, run
 
-__all__ = ["HUBER_FISTA", "NEWTON", "prefers_newton"]
-
 
 def _misfit(model: SparseModel) -> str | None:
     if model.operator.identity_size == 0:
@@ -76,18 +74,11 @@ class _Kernel:
     def __init__(self, solve: Callable[..., Any], problem: Problem) -> None:
         from .huber_kernels import make_problem, make_scratch
 
-        model = problem.model
-        robust = _robust(model)
+        robust = _robust(problem.model)
         assert robust is not None
         self.solve, self.make_scratch = solve, make_scratch
-        self.problem = make_problem(
-            as_array(model.dictionary),
-            robust.lam_star,
-            robust.lam,
-            robust.nonnegative,
-            problem.tol,
-            problem.max_iter,
-        )
+        atoms = as_array(problem.model.dictionary)
+        self.problem = make_problem(atoms, *robust, problem.tol, problem.max_iter)
 
     def solve_tile(self, x: Array, rows: Rows) -> None:
         self.solve(self.problem, self.make_scratch(self.problem), x, rows)

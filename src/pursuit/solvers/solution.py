@@ -10,8 +10,6 @@ from torch import Tensor
 
 from ..models import SparseModel
 
-__all__ = ["Problem", "Result", "Solution", "Solver"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Solution:
@@ -24,8 +22,7 @@ class Solution:
     objective
         ``F(codes)`` of each row, shape (n,), float64.
     gap
-        An upper bound of ``objective - optimum`` of each row, shape (n,), float64; inf where
-        no certificate exists.
+        An upper bound of ``objective - optimum``, shape (n,), float64; inf without certificate.
     iterations
         The number of iterations; where rows are solved one by one, the largest number.
     converged
@@ -43,10 +40,7 @@ class Solution:
 
     @property
     def relative_gap(self) -> Tensor:
-        """``gap / max(objective, eps)`` of each row, the quantity that `tol` bounds.
-
-        eps is the rounding unit of the dtype of the codes.
-        """
+        """``gap / max(objective, eps)``, which `tol` bounds; eps is that of the codes' dtype."""
         return self.gap / self.objective.clamp_min(torch.finfo(self.codes.dtype).eps)
 
     def __repr__(self) -> str:
@@ -81,29 +75,23 @@ class Result:
 
 @dataclass(frozen=True)
 class Solver:
-    """A method, its requirements and its defaults.
+    """A method of `solve`, its requirements and its defaults.
 
-    Attributes
-    ----------
-    name
-        The name for `solve`.
-    run
-        The function that solves a problem.
-    misfit
-        Returns what a model lacks for this solver, as the end of the sentence "it needs ...", or
-        None if the model fits.
-    max_iter
-        The default number of iterations.
-    masks
-        Whether the solver accepts a mask.
+    `misfit` returns what a model lacks for this solver, as the end of the sentence "it needs ...",
+    or None if the model fits.
     """
 
     name: str
     run: Callable[[Problem], Result]
     misfit: Callable[[SparseModel], str | None]
-    max_iter: int
-    masks: bool = False
+    max_iter: int  # the default
+    masks: bool = False  # whether it accepts a mask
 
     def accepts(self, model: SparseModel, masked: bool) -> bool:
         """Whether the solver fits a model, with a mask if `masked`."""
         return (self.masks or not masked) and self.misfit(model) is None
+
+
+def fits_all(model: SparseModel) -> str | None:
+    """The `misfit` of solvers without requirements."""
+    return None

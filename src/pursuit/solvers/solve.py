@@ -19,22 +19,10 @@ from .restart import RESTART
 from .robust import HUBER_FISTA, NEWTON, prefers_newton
 from .solution import Problem, Solution, Solver
 
-__all__ = ["METHODS", "choose", "solve"]
-
 logger = logging.getLogger(__name__)
 
-METHODS: dict[str, Solver] = {
-    solver.name: solver
-    for solver in (
-        *PLAIN,
-        COORDINATE,
-        BLOCK_COORDINATE,
-        NONNEGATIVE,
-        NEWTON,
-        HUBER_FISTA,
-        RESTART,
-    )
-}
+_FAST = (COORDINATE, BLOCK_COORDINATE, NONNEGATIVE, NEWTON, HUBER_FISTA)
+METHODS: dict[str, Solver] = {solver.name: solver for solver in (*PLAIN, *_FAST, RESTART)}
 
 
 def solve(
@@ -56,10 +44,9 @@ def solve(
         Signals, shape (n, m), float32 or float64; the computation follows its dtype.
     method
         "auto" takes the fastest solver that fits the model; `Solution.method` is its name.
-        The plain iterations, without restart: "ista", "fista", "greedy", "block_greedy".
-        The fast exact ones: "coordinate" (Lasso), "block_coordinate" (group Lasso, HiLasso),
-        "nonnegative" (NMF), "newton" and "huber_fista" (robust PCA and NMF), "restart" (FISTA
-        with restart; every model).
+        The plain iterations are "ista", "fista", "greedy" and "block_greedy"; the fast ones are
+        "coordinate" (Lasso), "block_coordinate" (group Lasso, HiLasso), "nonnegative" (NMF),
+        "newton" and "huber_fista" (robust PCA and NMF), and "restart" (FISTA, every model).
     tol
         A row has converged when ``gap <= tol max(objective, eps)``, where eps is the rounding
         unit of the dtype. With 0 the plain iterations make exactly `max_iter` steps.
@@ -98,24 +85,13 @@ def solve(
     masked = observed is not None
     solver = choose(model, masked) if method == "auto" else _fitting(method, model, masked)
     logger.debug("solving %r with %s", model, solver.name)
-    problem = Problem(
-        model=model.to(signals.dtype),
-        x=signals,
-        mask=observed,
-        init=start,
-        tol=float(tol),
-        max_iter=solver.max_iter if max_iter is None else max_iter,
-    )
+    most = solver.max_iter if max_iter is None else max_iter
+    problem = Problem(model.to(signals.dtype), signals, observed, start, float(tol), most)
     with torch.no_grad():
         result = solver.run(problem)
-    return Solution(
-        codes=result.codes,
-        objective=result.objective,
-        gap=result.gap,
-        iterations=result.iterations,
-        converged=is_met(result.gap, result.objective, tol, signals.dtype),
-        method=solver.name,
-    )
+    objective, gap = result.objective, result.gap
+    converged = is_met(gap, objective, tol, signals.dtype)
+    return Solution(result.codes, objective, gap, result.iterations, converged, solver.name)
 
 
 def choose(model: SparseModel, masked: bool = False) -> Solver:

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from .solution import Problem, Result
 
-__all__ = ["Array", "Rows", "as_array", "correlations", "run"]
-
 Array = np.ndarray[Any, Any]
 
 #: rows that one thread solves at a time, so that a tile and its scratch memory stay in the cache
@@ -34,26 +32,14 @@ class Rows(NamedTuple):
 
 
 def run(solve_tile: Callable[[Array, Rows], None], problem: Problem) -> Result:
-    """Solve all rows of a problem by a function that solves the rows of one tile.
-
-    Parameters
-    ----------
-    solve_tile
-        Called with the signals of a tile and the rows that it writes.
-    problem
-        The problem; without a start its codes start at zero.
-    """
+    """Solve all rows by a function of the signals of a tile and the rows that it writes."""
     x, n = as_array(problem.x), len(problem.x)
     start = problem.init
     codes = problem.x.new_zeros(n, problem.model.code_size) if start is None else start.clone()
     rows = Rows(as_array(codes), np.empty(n), np.empty(n), np.empty(n, np.int64))
     _for_each_tile(lambda tile: solve_tile(x[tile], rows.take(tile)), n)
-    return Result(
-        codes=torch.from_numpy(rows.codes),
-        iterations=int(rows.iterations.max()),
-        objective=torch.from_numpy(rows.objective),
-        gap=torch.from_numpy(rows.gap),
-    )
+    solved, objective, gap = (torch.from_numpy(array) for array in rows[:3])
+    return Result(solved, int(rows.iterations.max()), objective, gap)
 
 
 def _for_each_tile(work: Callable[[slice], None], rows: int) -> None:
