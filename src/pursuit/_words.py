@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["listed", "one_line", "require_choice"]
-
 
 def one_line(message: object, longest: int | None = 300) -> str:
     """A message, often an exception, on a single line.

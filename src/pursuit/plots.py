@@ -302,11 +302,7 @@ def decomposition(
 
 
 def compare(
-    images: Sequence[Any],
-    titles: Sequence[str],
-    *,
-    title: str | None = None,
-    path: Where = None,
+    images: Sequence[Any], titles: Sequence[str], *, title: str | None = None, path: Where = None
 ) -> Figure:
     """Draw pictures side by side, from black at the lowest value of all to white at the highest.
 

@@ -20,8 +20,6 @@ from .files import write_whole
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Report"]
-
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff;
        max-width: 60rem; margin: 2rem auto; padding: 0 1.2rem; }

@@ -21,8 +21,6 @@ from .._words import one_line
 from ..files import write_whole
 from ..progress import Callback, Progress
 
-__all__ = ["CHECKSUMS", "cache_folder", "fetch", "inside", "read_table"]
-
 #: the file in which checksums of first downloads are recorded, by address
 CHECKSUMS = "checksums.json"
 #: bytes received at a time

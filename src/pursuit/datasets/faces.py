@@ -10,8 +10,6 @@ import numpy as np
 
 from .pictures import read
 
-__all__ = ["PEOPLE", "PICTURES", "orl"]
-
 PEOPLE, PICTURES = 40, 10
 
 

@@ -11,8 +11,6 @@ import numpy as np
 
 from .._words import one_line
 
-__all__ = ["FLAT", "SUFFIXES", "find", "normalise", "patches", "read", "windows"]
-
 Array = np.ndarray[Any, Any]
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp", ".pgm")

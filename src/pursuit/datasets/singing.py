@@ -24,8 +24,6 @@ from ..progress import Callback
 from .download import cache_folder, fetch, inside, read_table
 from .spectrogram import Spectrogram
 
-__all__ = ["RATE", "TRAIN_SINGERS", "Clip", "download", "frames", "read_folder", "train_scale"]
-
 Array = np.ndarray[Any, Any]
 
 #: samples a second
@@ -189,9 +187,7 @@ def train_scale(
 
 
 def download(
-    folder: str | os.PathLike[str] | None = None,
-    url: str = URL,
-    progress: Callback | None = None,
+    folder: str | os.PathLike[str] | None = None, url: str = URL, progress: Callback | None = None
 ) -> Path:
     """Download and unpack the whole corpus, 1 GB.
 

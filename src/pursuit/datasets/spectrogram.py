@@ -14,8 +14,6 @@ from torch import Tensor
 from ..dictionary import learn
 from ..models import RobustNMF, RobustPCA
 
-__all__ = ["Spectrogram", "learn_dictionary", "synthetic"]
-
 TONES, HARMONICS, GLIDE_HARMONICS, STRETCH = 15, 12, 10, 40
 
 Array = np.ndarray[Any, Any]

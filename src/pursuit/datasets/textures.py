@@ -22,18 +22,6 @@ from ..progress import Callback
 from .download import cache_folder, fetch, inside, read_table
 from .pictures import find, normalise, read, windows
 
-__all__ = [
-    "NAMES",
-    "PLATES",
-    "Pictures",
-    "download",
-    "draw",
-    "embedded",
-    "load",
-    "patches",
-    "read_folder",
-]
-
 Array = np.ndarray[Any, Any]
 
 NAMES = ("brick", "grass", "gravel")

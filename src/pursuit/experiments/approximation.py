@@ -34,8 +34,6 @@ from ..solvers.solve import solve
 from ..training import fit
 from .frame import Description, Experiment, Part, Settings
 
-__all__ = ["ApproximationSettings", "Reproduction"]
-
 PAPER, OURS = "the paper's encoder", "our encoder"
 FORMS: dict[str, Callable[[RobustNMF, int], ProximalEncoder]] = {
     PAPER: lambda model, layers: ProximalEncoder(

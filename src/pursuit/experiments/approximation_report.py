@@ -12,8 +12,6 @@ from ..report import Report
 from .approximation import FORMS, OURS, PAPER, REGIMES, SHORT, Reproduction
 from .frame import Description
 
-__all__ = ["ApproximationDescription"]
-
 ISTA, FISTA, EXACT = "ISTA (untrained)", "FISTA", "exact robust NMF"
 #: the claim of the paper: the iterations needed to reach the gap of an encoder of seven layers
 CLAIMED_LAYERS, CLAIMED_ITERATIONS = 7, 70

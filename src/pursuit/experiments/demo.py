@@ -32,8 +32,6 @@ from ..runtime.compiled import compile as compile_encoder
 from ..solvers.solve import solve
 from ..training import fit
 
-__all__ = ["Demo"]
-
 Array = np.ndarray[Any, Any]
 
 ATOMS, LAYERS, LAM, PATCH = 64, 4, 1.0, 8

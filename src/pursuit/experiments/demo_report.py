@@ -6,8 +6,6 @@ from .. import plots
 from ..report import Report
 from .demo import ATOMS, FACE_ATOMS, FEW, LAYERS, LEARNED, MANY, NOISE, PATCH, Demo
 
-__all__ = ["describe"]
-
 #: the smallest gap in the figure; below it is rounding
 FLOOR = 1e-7
 

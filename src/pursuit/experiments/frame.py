@@ -25,8 +25,6 @@ from ..files import write_whole
 from ..progress import Callback, Progress
 from ..report import Report
 
-__all__ = ["Description", "Experiment", "Part", "Settings", "run"]
-
 
 @dataclass(frozen=True)
 class Settings:
@@ -223,8 +221,4 @@ def _shown(value: Any) -> str:
 
 
 def _versions() -> dict[str, str]:
-    return {
-        "pursuit": __version__,
-        "torch": torch.__version__,
-        "Python": platform.python_version(),
-    }
+    return {"pursuit": __version__, "torch": torch.__version__, "Python": platform.python_version()}

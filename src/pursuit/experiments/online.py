@@ -32,8 +32,6 @@ from ..solvers.solve import solve
 from ..training import fit
 from .frame import Description, Experiment, Part, Settings
 
-__all__ = ["OnlineSettings", "Reproduction"]
-
 EXACT = "exact codes, online dictionary"
 ONLINE = "online, unsupervised"
 OFFLINE = "offline, unsupervised"
@@ -188,11 +186,7 @@ class Reproduction(Experiment):
             model, settings.layers
         )  # fmt: skip
         learner = OnlineLearner(
-            encoder,
-            window=settings.window,
-            chunk=settings.step,
-            steps=settings.updates,
-            seed=seed,
+            encoder, window=settings.window, chunk=settings.step, steps=settings.updates, seed=seed
         )
         curves: dict[str, list[float]] = {"objective": [], "optimum": []}
         for chunk in _cut(stream, settings.step):
