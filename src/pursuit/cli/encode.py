@@ -95,8 +95,7 @@ def encode(
 
     Example: pursuit encode model.safetensors X.npy -o codes.npy
     """
-    started = time.perf_counter()
-    saved, table = _open(model, data, output, key)
+    saved, table, started = _open(model, data, output, key)
     learned = saved.info["kind"] == "encoder" and tol is None
     gaps = _Gaps()
     work = _encoder(saved, threads) if learned else _solver(saved, tol, threads, gaps)
@@ -128,8 +127,7 @@ def decode(
 
     Example: pursuit decode model.safetensors codes.npy -o X.npy
     """
-    started = time.perf_counter()
-    saved, table = _open(model, codes, output, key)
+    saved, table, started = _open(model, codes, output, key)
     plain = saved.info["kind"] == "encoder" and part is None
     work = _encoder(saved, decode=True) if plain else _parts(saved, part, threads)
     _convert(table, work, output, "signals", f"{model} has codes of size {work.features}")
@@ -139,17 +137,18 @@ def decode(
     show(written, text.format(what=what, **written), as_json)
 
 
-def _open(model: Path, data: Path, output: Path, key: str | None) -> tuple[Saved, Table]:
-    """Check the output, and open the file of an encoder or a model and that of the rows."""
+def _open(model: Path, data: Path, output: Path, key: str | None) -> tuple[Saved, Table, float]:
+    """The opened model and rows, after a check of the output, and the time before that check."""
     from ..files import open_saved
     from .data import check_output, open_table
 
+    started = time.perf_counter()
     check_output(output, (model, data))
     saved = open_saved(model)
     kind = saved.info.get("kind")
     if kind not in ("encoder", "model"):
         raise ValueError(f"an encoder or a model is needed, but {model} holds a {kind}")
-    return saved, open_table(data, key)
+    return saved, open_table(data, key), started
 
 
 def _encoder(saved: Saved, threads: int | None = None, decode: bool = False) -> _Work:

@@ -1,4 +1,4 @@
-"""Progress on the terminal: a bar where somebody watches, lines or nothing elsewhere."""
+"""Progress on the terminal: a bar if stderr is a terminal, lines or nothing otherwise."""
 
 from __future__ import annotations
 
