@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["listed", "one_line", "require_choice"]
-
 
 def one_line(message: object, longest: int | None = 300) -> str:
-    """A message, often an exception, on a single line.
+    """A message, often an exception, on a single line of at most `longest` characters.
 
-    Parameters
-    ----------
-    message
-        What is shown; an exception without a text is shown by its type.
-    longest
-        Longer messages are cut to this number of characters; None keeps them whole.
+    An exception without a text is shown by its type; with None, nothing is cut off.
     """
     text = " ".join(str(message).split()) or type(message).__name__
     return text if longest is None or len(text) <= longest else text[: longest - 3] + "..."

@@ -51,15 +51,9 @@ RESOLVED = 99.8
 
 
 def atoms(
-    dictionary: Any,
-    shape: Shape = None,
-    order: str = "as they are",
-    columns: int | None = None,
-    *,
-    colours: str = "grey",
-    title: str | None = None,
-    path: Where = None,
-) -> Figure:
+    dictionary: Any, shape: Shape = None, order: str = "as they are", columns: int | None = None,
+    *, colours: str = "grey", title: str | None = None, path: Where = None,
+) -> Figure:  # fmt: skip
     """Draw the atoms of a dictionary: pictures on a grid, lines, or an image of spectra.
 
     Each picture has a separate scale: from ``-max|d|`` to ``max|d|``, or in grey from 0 to
@@ -140,12 +134,9 @@ class Panel:
 
 
 def panels(
-    panels: Sequence[Panel],
-    *,
-    size: tuple[float, float] = (4.2, 3.6),
-    title: str | None = None,
-    path: Where = None,
-) -> Figure:
+    panels: Sequence[Panel], *, size: tuple[float, float] = (4.2, 3.6),
+    title: str | None = None, path: Where = None,
+) -> Figure:  # fmt: skip
     """Draw panels side by side with one legend; a name looks the same in every panel.
 
     Parameters
@@ -171,14 +162,10 @@ def panels(
 
 
 def front(
-    curves: Mapping[str, Sequence[tuple[float, float]]],
-    xlabel: str = "microseconds a signal",
-    ylabel: str = "relative gap",
-    *,
-    floor: float = 1e-7,
-    title: str | None = None,
+    curves: Mapping[str, Sequence[tuple[float, float]]], xlabel: str = "microseconds a signal",
+    ylabel: str = "relative gap", *, floor: float = 1e-7, title: str | None = None,
     path: Where = None,
-) -> Figure:
+) -> Figure:  # fmt: skip
     """Draw time against gap, both logarithmic: one curve per method, points joined in their order.
 
     Parameters
@@ -216,11 +203,9 @@ def front(
 
 
 def history(
-    history: History | OnlineLearner | Iterable[Point],
-    *,
-    title: str | None = None,
+    history: History | OnlineLearner | Iterable[Point], *, title: str | None = None,
     path: Where = None,
-) -> Figure:
+) -> Figure:  # fmt: skip
     """Draw the course of a training run or of online learning.
 
     Parameters
@@ -239,28 +224,28 @@ def history(
     >>> [line.get_label() for line in figure.axes[0].lines]
     ['training', 'validation', 'kept: step 100']
     """
-    from .online import OnlineLearner
+    from .online import OnlineLearner, Point
     from .training import History
 
     if isinstance(history, History):
-        figure = _run(history)
-    elif isinstance(history, OnlineLearner):
-        figure = _stream(list(history.history), list(history.changes))
+        return _finished(_run(history), title, path)
+    if isinstance(history, OnlineLearner):
+        points, changes = list(history.history), list(history.changes)
     else:
-        figure = _stream(_points(history), [])
-    return _finished(figure, title, path)
+        try:
+            points, changes = [Point(*point) for point in history], []
+        except TypeError as error:
+            raise TypeError(
+                "history must be the History of `fit`, an OnlineLearner or its history, "
+                f"got {type(history).__name__}"
+            ) from error
+    return _finished(_stream(points, changes), title, path)
 
 
 def decomposition(
-    x: Any,
-    low_rank: Any,
-    outliers: Any,
-    shape: Shape = None,
-    rows: int = 4,
-    *,
-    title: str | None = None,
-    path: Where = None,
-) -> Figure:
+    x: Any, low_rank: Any, outliers: Any, shape: Shape = None, rows: int = 4,
+    *, title: str | None = None, path: Where = None,
+) -> Figure:  # fmt: skip
     """Draw input, low rank and outliers side by side, as pictures or as spectrograms.
 
     In each row of pictures, input and low rank have the grey scale of the input; outliers are blue
@@ -302,11 +287,7 @@ def decomposition(
 
 
 def compare(
-    images: Sequence[Any],
-    titles: Sequence[str],
-    *,
-    title: str | None = None,
-    path: Where = None,
+    images: Sequence[Any], titles: Sequence[str], *, title: str | None = None, path: Where = None
 ) -> Figure:
     """Draw pictures side by side, from black at the lowest value of all to white at the highest.
 
@@ -404,14 +385,12 @@ def _sheet(rows: Array, size: tuple[int, int], columns: int | None, colours: str
     wide = min(columns or _columns(len(rows), height / width), len(rows))
     high = math.ceil(len(rows) / wide)
     largest = np.abs(rows).max(axis=1, keepdims=True)
-    scaled = rows / np.where(largest > 0, largest, 1)
     sheet = np.full((high * (height + 1) + 1, wide * (width + 1) + 1), np.nan)
-    for number, atom in enumerate(scaled):
+    for number, atom in enumerate(rows / np.where(largest > 0, largest, 1)):
         row, column = divmod(number, wide)
         top, left = 1 + row * (height + 1), 1 + column * (width + 1)
         sheet[top : top + height, left : left + width] = atom.reshape(size)
-    longest = 5.0
-    inches = longest / max(sheet.shape)
+    inches = 5.0 / max(sheet.shape)
     figure = _figure(sheet.shape[1] * inches, sheet.shape[0] * inches)
     axes = figure.add_subplot()
     bottom = 0 if colours == "grey" and rows.min() >= 0 else -1
@@ -424,18 +403,17 @@ def _sheet(rows: Array, size: tuple[int, int], columns: int | None, colours: str
 
 
 def _columns(count: int, ratio: float) -> int:
-    """The number of columns of a grid that is almost full and a little wider than high.
+    """The columns of a grid that is almost full and a little wider than high.
 
     `ratio` is the height of a cell divided by its width.
     """
     square = math.sqrt(count * ratio)
-    candidates = range(max(1, round(0.9 * square)), max(1, round(1.9 * square)) + 1)
 
     def cost(wide: int) -> float:
         empty = -count % wide
         return 2 * empty / count + abs(math.log(wide / (1.15 * square))) / 2
 
-    return min(candidates, key=cost)
+    return min(range(max(1, round(0.9 * square)), max(1, round(1.9 * square)) + 1), key=cost)
 
 
 def _small_lines(rows: Array, columns: int | None) -> Figure:
@@ -531,12 +509,9 @@ def _three_columns(parts: dict[str, Array], size: tuple[int, int], rows: int) ->
             signed = name == "outliers"
             limits = (-largest, largest) if signed else (low, high)
             image = axes.imshow(
-                values[number].reshape(size),
-                cmap="RdBu_r" if signed else "gray",
-                vmin=limits[0],
-                vmax=limits[1],
-                interpolation="nearest",
-            )
+                values[number].reshape(size), cmap="RdBu_r" if signed else "gray",
+                vmin=limits[0], vmax=limits[1], interpolation="nearest",
+            )  # fmt: skip
             axes.set(xticks=[], yticks=[])
             axes.spines[:].set_visible(signed)
             axes.spines[:].set_color("0.8")
@@ -566,14 +541,9 @@ def _spectrogram(
 ) -> None:
     """Draw rows as columns of an image, the first feature at the bottom; a label adds a bar."""
     image = axes.imshow(
-        rows.T,
-        origin="lower",
-        aspect="auto",
-        cmap="magma_r" if low == 0 else "RdBu_r",
-        vmin=low,
-        vmax=high,
-        interpolation="nearest" if rows.size < 20_000 else "antialiased",
-    )
+        rows.T, origin="lower", aspect="auto", cmap="magma_r" if low == 0 else "RdBu_r",
+        vmin=low, vmax=high, interpolation="nearest" if rows.size < 20_000 else "antialiased",
+    )  # fmt: skip
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=TEXT - 1)
     if label is not None:
@@ -672,16 +642,3 @@ def _range(values: Array) -> tuple[float, float]:
     """The limits of the colours: from zero, or symmetric about zero if entries are negative."""
     high = float(np.percentile(np.abs(values), RESOLVED)) or float(np.abs(values).max()) or 1.0
     return (-high if values.min() < 0 else 0.0), high
-
-
-def _points(history: Any) -> list[Point]:
-    from .online import Point
-
-    try:
-        points = [Point(*point) for point in history]
-    except TypeError as error:
-        raise TypeError(
-            "history must be the History of `fit`, an OnlineLearner or its history, "
-            f"got {type(history).__name__}"
-        ) from error
-    return points

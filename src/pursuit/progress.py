@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Callback", "Progress"]
-
 
 @dataclass(frozen=True)
 class Progress:

@@ -11,7 +11,6 @@ import html
 import io
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +18,6 @@ from .files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-__all__ = ["Report"]
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff;
@@ -36,27 +33,8 @@ figcaption { color: #555; font-size: .9rem; } code { background: #f3f3f3; paddin
 """
 
 
-@dataclass(frozen=True)
-class _Table:
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True)
-class _Picture:
-    name: str
-    content: bytes
-    caption: str
-
-
-@dataclass
 class Report:
     """A report, built section by section.
-
-    Parameters
-    ----------
-    title
-        The title.
 
     Examples
     --------
@@ -74,36 +52,56 @@ class Report:
     <BLANKLINE>
     """
 
-    title: str
-    parts: list[tuple[str, str] | _Table | _Picture] = field(default_factory=list)
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self._parts: list[tuple[str, str]] = []  # each in Markdown and in HTML
+        self._pictures: dict[str, bytes] = {}
 
     def section(self, title: str) -> None:
         """Begin a section."""
-        self.parts.append(("section", title))
+        self._parts.append((f"## {title}", f"<h2>{html.escape(title)}</h2>"))
 
     def text(self, text: str) -> None:
         """Add a paragraph; text in `backquotes` is set as code."""
-        self.parts.append(("text", " ".join(text.split())))
+        text = " ".join(text.split())
+        self._parts.append((text, f"<p>{_inline(text)}</p>"))
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Add a table; every row has an entry for each column."""
         for row in rows:
             if len(row) != len(columns):
                 raise ValueError(f"a row has {len(row)} entries, but there are {len(columns)}")
-        self.parts.append(_Table(tuple(columns), tuple(tuple(row) for row in rows)))
+        head, *body = (
+            "| " + " | ".join(entry.replace("|", "\\|") for entry in row) + " |"
+            for row in (columns, *rows)
+        )
+        lines = "\n".join([head, "|" + "---|" * len(columns), *body])
+        titles = "".join(f"<th>{_inline(column)}</th>" for column in columns)
+        cells = "\n".join(
+            "<tr>" + "".join(f"<td>{_inline(entry)}</td>" for entry in row) + "</tr>"
+            for row in rows
+        )
+        page = f'<div class="scroll"><table><tr>{titles}</tr>\n{cells}</table></div>'
+        self._parts.append((lines, page))
 
     def figure(self, figure: Figure, name: str, caption: str = "") -> None:
         """Add a matplotlib figure; `name` is the name of its file without suffix."""
-        content = io.BytesIO()
+        content, name, caption = io.BytesIO(), f"{name}.png", " ".join(caption.split())
         figure.savefig(content, format="png", dpi=150)
-        self.parts.append(_Picture(f"{name}.png", content.getvalue(), " ".join(caption.split())))
+        self._pictures[name] = content.getvalue()
+        data = base64.b64encode(content.getvalue()).decode()
+        alt = html.escape(caption or name, quote=True)
+        page = (
+            f'<figure><img alt="{alt}" src="data:image/png;base64,{data}">'
+            f"<figcaption>{_inline(caption)}</figcaption></figure>"
+        )
+        self._parts.append((f"![{caption or name}]({name})", page))
 
     def write(self, folder: Path, name: str = "report") -> Path:
         """Write page, Markdown version and pictures to a folder; return the path of the page."""
         folder.mkdir(parents=True, exist_ok=True)
-        for part in self.parts:
-            if isinstance(part, _Picture):
-                write_whole(folder / part.name, part.content)
+        for picture, content in self._pictures.items():
+            write_whole(folder / picture, content)
         write_whole(folder / f"{name}.md", self.markdown().encode())
         page = folder / f"{name}.html"
         write_whole(page, self.html().encode())
@@ -111,58 +109,18 @@ class Report:
 
     def markdown(self) -> str:
         """The report in Markdown."""
-        blocks = [f"# {self.title}"]
-        for part in self.parts:
-            match part:
-                case ("section", title):
-                    blocks.append(f"## {title}")
-                case ("text", text):
-                    blocks.append(text)
-                case _Table(columns, rows):
-                    lines = [columns, ["---"] * len(columns), *rows]
-                    blocks.append("\n".join(_row(line) for line in lines))
-                case _Picture(name, _, caption):
-                    blocks.append(f"![{caption or name}]({name})")
-        return "\n\n".join(blocks) + "\n"
+        return "\n\n".join([f"# {self.title}", *(text for text, _ in self._parts)]) + "\n"
 
     def html(self) -> str:
         """The report as an HTML page."""
-        body = [f"<h1>{html.escape(self.title)}</h1>"]
-        for part in self.parts:
-            match part:
-                case ("section", title):
-                    body.append(f"<h2>{html.escape(title)}</h2>")
-                case ("text", text):
-                    body.append(f"<p>{_inline(text)}</p>")
-                case _Table(columns, rows):
-                    body.append(_html_table(columns, rows))
-                case _Picture(name, content, caption):
-                    data = base64.b64encode(content).decode()
-                    alt = html.escape(caption or name, quote=True)
-                    body.append(
-                        f'<figure><img alt="{alt}" src="data:image/png;base64,{data}">'
-                        f"<figcaption>{_inline(caption)}</figcaption></figure>"
-                    )
+        title = html.escape(self.title)
         head = (
             '<!doctype html><html lang="en"><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
-            f"<title>{html.escape(self.title)}</title><style>{STYLE}</style>"
+            f"<title>{title}</title><style>{STYLE}</style>"
         )
-        return "\n".join([head, *body, "</html>\n"])
-
-
-def _row(entries: Sequence[str]) -> str:
-    if all(entry == "---" for entry in entries):
-        return "|" + "|".join(entries) + "|"
-    return "| " + " | ".join(entry.replace("|", "\\|") for entry in entries) + " |"
-
-
-def _html_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{_inline(column)}</th>" for column in columns)
-    body = "\n".join(
-        "<tr>" + "".join(f"<td>{_inline(entry)}</td>" for entry in row) + "</tr>" for row in rows
-    )
-    return f'<div class="scroll"><table><tr>{head}</tr>\n{body}</table></div>'
+        body = (page for _, page in self._parts)
+        return "\n".join([head, f"<h1>{title}</h1>", *body, "</html>\n"])
 
 
 def _inline(text: str) -> str:

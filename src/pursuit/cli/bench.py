@@ -15,8 +15,7 @@ import typer
 from typer.core import TyperCommand
 
 from .errors import UsageError
-
-__all__ = ["STANDARD", "Bench", "bench"]
+from .output import show
 
 #: the benchmarks that run by default
 STANDARD = ("dictionary", "eager", "fronts", "lasso", "robust", "untrained")
@@ -36,15 +35,12 @@ class Bench(TyperCommand):
 
 def bench(
     context: typer.Context,
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="NAME", help="Benchmarks to run, one after the other.", show_default=False
-        ),
-    ] = None,
-    show: Annotated[bool, typer.Option("--list", help="List the benchmarks and run none.")] = False,
+    names: Annotated[list[str] | None, typer.Argument(
+        metavar="NAME", help="Benchmarks to run, one after the other.", show_default=False)] = None,
+    listed: Annotated[
+        bool, typer.Option("--list", help="List the benchmarks and run none.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --list: print JSON.")] = False,
-) -> None:
+) -> None:  # fmt: skip
     """Run the benchmarks of the repository.
 
     Without a name, the standard set runs: --list marks it with a star.
@@ -53,31 +49,30 @@ def bench(
 
     Example: pursuit bench lasso -- --rounds 3
     """
-    if as_json and not show:
+    if as_json and not listed:
         raise UsageError("--json goes with --list", context)
-    if context.args and (show or not names):
+    if context.args and (listed or not names):
         raise UsageError("arguments after -- need the name of a benchmark to run", context)
     import pursuit
 
-    folder = _find(Path(pursuit.__file__).parent)
-    summaries = scripts(folder)
-    chosen = list(dict.fromkeys(names or (summaries if show else STANDARD)))
-    _check(chosen, summaries)
-    if show:
-        _list({name: summaries[name] for name in chosen}, as_json)
-    else:
-        _run(folder, chosen, context.args)
-
-
-def _find(package: Path) -> Path:
-    """The folder of the benchmarks in the repository of the package."""
-    root = package.resolve().parents[1]
-    if not ((root / "pyproject.toml").is_file() and (root / "benchmarks").is_dir()):
+    root = Path(pursuit.__file__).parent.resolve().parents[1]
+    folder = root / "benchmarks"
+    if not ((root / "pyproject.toml").is_file() and folder.is_dir()):
         raise FileNotFoundError(
             "the benchmarks are part of the repository and are not installed; "
             "clone it and run make bench there"
         )
-    return root / "benchmarks"
+    summaries = scripts(folder)
+    chosen = list(dict.fromkeys(names or (summaries if listed else STANDARD)))
+    unknown = [name for name in chosen if name not in summaries]
+    if unknown:
+        raise ValueError(
+            f"there is no benchmark {' or '.join(unknown)}; there are {', '.join(summaries)}"
+        )
+    if listed:
+        _list({name: summaries[name] for name in chosen}, as_json)
+    else:
+        _run(folder, chosen, context.args)
 
 
 def scripts(folder: Path) -> dict[str, str]:
@@ -86,37 +81,27 @@ def scripts(folder: Path) -> dict[str, str]:
     for path in sorted(folder.glob("*.py")):
         text = path.read_text(encoding="utf-8")
         if _MAIN.search(text):
-            summaries[path.stem] = _summary(text)
+            try:
+                docstring = ast.get_docstring(ast.parse(text)) or ""
+            except SyntaxError:  # the script is listed nevertheless; running it shows the error
+                docstring = ""
+            summaries[path.stem] = docstring.partition("\n")[0]
     return summaries
-
-
-def _check(names: Sequence[str], known: Mapping[str, str]) -> None:
-    """Raise a ValueError if a name is not that of a benchmark."""
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise ValueError(
-            f"there is no benchmark {' or '.join(unknown)}; there are {', '.join(known)}"
-        )
 
 
 def _list(summaries: Mapping[str, str], as_json: bool) -> None:
     """Print names and summaries; those of the standard set are marked."""
-    from .output import show
-
-    entries = [
-        {"name": name, "summary": summary, "standard": name in STANDARD}
-        for name, summary in summaries.items()
-    ]
     width = max(map(len, summaries), default=0)
-    lines = [
-        f"{'*' if name in STANDARD else ' '} {name:{width}}  {summary}"
-        for name, summary in summaries.items()
-    ]
+    entries, lines = [], []
+    for name, summary in summaries.items():
+        standard = name in STANDARD
+        entries.append({"name": name, "summary": summary, "standard": standard})
+        lines.append(f"{'*' if standard else ' '} {name:{width}}  {summary}")
     show(entries, "\n".join([*lines, "* runs by default"]), as_json)
 
 
 def _run(folder: Path, names: Sequence[str], arguments: Sequence[str]) -> None:
-    """Run scripts one after the other; raise an error at the end that names those that failed."""
+    """Run scripts one after the other; an error at the end names those that failed."""
     failed = []
     # without it, scripts buffer what they print if stdout is not a terminal
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
@@ -126,17 +111,7 @@ def _run(folder: Path, names: Sequence[str], arguments: Sequence[str]) -> None:
         command = [sys.executable, str(folder / f"{name}.py"), *arguments]
         code = subprocess.run(command, env=environment).returncode
         if code:
-            failed.append(
-                f"{name} was ended by signal {-code}" if code < 0 else f"{name} exited with {code}"
-            )
+            how = f"was ended by signal {-code}" if code < 0 else f"exited with {code}"
+            failed.append(f"{name} {how}")
     if failed:
         raise ChildProcessError("; ".join(failed))
-
-
-def _summary(text: str) -> str:
-    try:
-        lines = (ast.get_docstring(ast.parse(text)) or "").splitlines()
-    except SyntaxError:
-        # it is listed nevertheless; running it shows the error
-        lines = []
-    return lines[0] if lines else ""

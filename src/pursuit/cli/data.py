@@ -22,8 +22,6 @@ import numpy as np
 from .._words import listed, one_line
 from ..files import whole
 
-__all__ = ["Table", "appended", "check_output", "open_pictures", "open_table"]
-
 Array = np.ndarray[Any, Any]
 
 READABLE = (".npy", ".npz", ".csv", ".parquet")
@@ -37,17 +35,10 @@ READ_AHEAD = 2**18
 
 
 class Table:
-    """A table of numbers whose rows are returned as float32.
+    """An array or a memory map of shape (n, m), whose rows are returned as float32.
 
     Of a memory map only the requested rows are read. The table can be passed to `fit` in place of
-    an array, because it has a shape, a length and rows by number.
-
-    Parameters
-    ----------
-    values
-        An array or a memory map, shape (n, m).
-    name
-        The name in error messages, usually the path.
+    an array, because it has a shape, a length and rows by number. Error messages contain its name.
     """
 
     def __init__(self, values: Array, name: str) -> None:
@@ -77,16 +68,9 @@ class Table:
         return np.concatenate([self._read(part, np.float32) for part in parts])
 
     def pieces(self, width: int = 0, dtype: Any = np.float32) -> Iterator[tuple[int, Array]]:
-        """Iterate over the table: yields pairs of the number of a first row, and rows from there.
+        """Yield pairs of the number of a first row, and rows from there, which must be finite.
 
-        Raises a ValueError at the first row that is not finite.
-
-        Parameters
-        ----------
-        width
-            The number of columns that a row is converted to, if they are more than the table has.
-        dtype
-            The type of the rows.
+        `width` is the number of columns that rows will be converted to, which limits the pieces.
         """
         length = max(1, PIECE // max(width, self.shape[1], 1))
         for start in range(0, len(self), length):
@@ -100,13 +84,7 @@ class Table:
             yield start, piece
 
     def check(self, nonnegative: bool = False) -> None:
-        """Raise a ValueError that names the row if a number is not finite.
-
-        Parameters
-        ----------
-        nonnegative
-            Refuse negative numbers too.
-        """
+        """Raise a ValueError that names the row if a number is not finite, or negative."""
         for start, piece in self.pieces():
             if nonnegative and piece.size and float(piece.min()) < 0:
                 row = start + int(np.flatnonzero((piece < 0).any(axis=1))[0])
@@ -119,34 +97,21 @@ class Table:
         with np.errstate(over="ignore"):  # overflow to infinity is reported by `pieces`
             part = np.array(self.values[rows], dtype=dtype, order="C")
         self._touched += max(part.nbytes, READ_AHEAD * len(part))
-        if self._touched >= TOUCHED:
-            self._release()
+        if self._touched >= TOUCHED:  # release the pages; the operating system still caches them
+            memory_map = getattr(self.values, "_mmap", None)
+            if memory_map is not None and hasattr(mmap, "MADV_DONTNEED"):
+                memory_map.madvise(mmap.MADV_DONTNEED)
+            self._touched = 0
         return part
-
-    def _release(self) -> None:
-        """Release the pages that were read; they stay in the cache of the operating system."""
-        memory_map = getattr(self.values, "_mmap", None)
-        if memory_map is not None and hasattr(mmap, "MADV_DONTNEED"):
-            memory_map.madvise(mmap.MADV_DONTNEED)
-        self._touched = 0
 
 
 # ---- reading --------------------------------------------------------------------------------
 
 
 def open_table(path: Path, key: str | None = None) -> Table:
-    """Open a file of rows.
+    """Open a file in .npy, .npz, .csv (with or without a header) or .parquet format.
 
-    Parameters
-    ----------
-    path
-        A file in .npy (memory-mapped), .npz, .csv (with or without a header) or .parquet format.
-    key
-        The name of an array in an .npz file; not needed if it has only one.
-
-    Returns
-    -------
-    Table
+    `key` is the name of an array in an .npz file; it is not needed if the file has only one.
     """
     if path.is_dir():
         raise ValueError(f"{path} is a folder; a file is needed, {listed(READABLE, 'or')}")
@@ -157,20 +122,16 @@ def open_table(path: Path, key: str | None = None) -> Table:
         raise FileNotFoundError(f"there is no file {path}")
     if key is not None and suffix != ".npz":
         raise ValueError(f"--key names an array of an .npz file, but {path} is not one")
-    match suffix:
-        case ".npy":
-            values = _read_npy(path)
-        case ".npz":
-            values = _read_npz(path, key)
-        case ".csv":
-            values = _read_csv(path)
-        case _:
-            values = _read_parquet(path)
+    if suffix == ".npz":
+        values = _read_npz(path, key)
+    else:
+        readers = {".npy": _read_npy, ".csv": _read_csv, ".parquet": _read_parquet}
+        values = readers[suffix](path)
     return Table(values, str(path))
 
 
 def _read_npy(path: Path) -> Array:
-    with _damage(path, ".npy"):
+    with _damaged(path, ".npy"):
         values = np.load(path, mmap_mode="r", allow_pickle=False)
         if not isinstance(values, np.ndarray):
             raise ValueError("it is an archive of arrays; rename it to *.npz")
@@ -178,7 +139,7 @@ def _read_npy(path: Path) -> Array:
 
 
 def _read_npz(path: Path, key: str | None) -> Array:
-    with _damage(path, ".npz"):
+    with _damaged(path, ".npz"):
         archive = np.load(path, allow_pickle=False)
         if isinstance(archive, np.ndarray):
             raise ValueError("it is a single array; rename it to *.npy")
@@ -198,13 +159,8 @@ def _read_npz(path: Path, key: str | None) -> Array:
 def _read_csv(path: Path) -> Array:
     # utf-8-sig: some spreadsheets write a byte order mark in front of the first number
     with open(path, encoding="utf-8-sig") as file:
-        skipped = 0
-        first = ""
-        for line in file:
-            first = line.partition("#")[0].strip()
-            if first:
-                break
-            skipped += 1
+        lines = (line.partition("#")[0].strip() for line in file)
+        skipped, first = next(((n, line) for n, line in enumerate(lines) if line), (0, ""))
     if not first:
         raise ValueError(f"{path} is empty")
     delimiter = next((mark for mark in ",;\t" if mark in first), None)
@@ -253,16 +209,14 @@ def _read_parquet(path: Path) -> Array:
 
 
 @contextmanager
-def _damage(path: Path, suffix: str) -> Iterator[None]:
+def _damaged(path: Path, suffix: str) -> Iterator[None]:
+    """Context manager: errors of a reader become one that names the file."""
     try:
         yield
     except PermissionError:
         raise
     except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{path} is not a whole {suffix} file: {one_line(error)}") from error
-
-
-# ---- pictures -------------------------------------------------------------------------------
 
 
 def open_pictures(folder: Path, size: int, count: int, seed: int) -> Table:
@@ -294,44 +248,25 @@ def check_output(
 def appended(
     path: Path, rows: int, columns: int, dtype: Any, name: str
 ) -> Iterator[Callable[[Array], None]]:
-    """Context manager: yields a function that appends rows to a new file.
+    """Context manager: yields a function that appends rows to a new .npy, .npz or .csv file.
 
     The file replaces an existing one when it is complete; after an error nothing has changed.
-
-    Parameters
-    ----------
-    path
-        A file in .npy, .npz or .csv format.
-    rows, columns, dtype
-        Shape and type of all rows together.
-    name
-        The name of the array in an .npz file.
+    `rows` and `columns` are the final shape, and `name` is that of the array in an .npz file.
     """
-    with (
-        _termination_as_exception(),
-        whole(path) as file,
-        _arrays(file, path.suffix.lower(), (rows, columns), dtype, name) as append,
-    ):
-        yield append
-
-
-@contextmanager
-def _arrays(
-    file: IO[bytes], suffix: str, shape: tuple[int, int], dtype: Any, name: str
-) -> Iterator[Callable[[Array], None]]:
-    match suffix:
-        case ".csv":
-            # enough digits to tell any two numbers apart
-            digits = 9 if np.dtype(dtype) == np.float32 else 17
-            yield lambda values: np.savetxt(file, values, fmt=f"%.{digits}g", delimiter=",")
-        case ".npz":
-            with (
-                zipfile.ZipFile(file, "w") as archive,
-                archive.open(f"{name}.npy", "w", force_zip64=True) as member,
-            ):
-                yield _binary(member, shape, dtype)
-        case _:
-            yield _binary(file, shape, dtype)
+    with _termination_as_exception(), whole(path) as file:
+        match path.suffix.lower():
+            case ".csv":
+                # enough digits to tell any two numbers apart
+                digits = 9 if np.dtype(dtype) == np.float32 else 17
+                yield lambda values: np.savetxt(file, values, fmt=f"%.{digits}g", delimiter=",")
+            case ".npz":
+                with (
+                    zipfile.ZipFile(file, "w") as archive,
+                    archive.open(f"{name}.npy", "w", force_zip64=True) as member,
+                ):
+                    yield _binary(member, (rows, columns), dtype)
+            case _:
+                yield _binary(file, (rows, columns), dtype)
 
 
 @contextmanager
@@ -349,11 +284,9 @@ def _termination_as_exception() -> Iterator[None]:
 
 
 def _binary(file: IO[bytes], shape: tuple[int, int], dtype: Any) -> Callable[[Array], None]:
-    header = {
-        "descr": np.lib.format.dtype_to_descr(np.dtype(dtype)),
-        "fortran_order": False,
-        "shape": shape,
-    }
+    """Write the header of an .npy file, and return a function that appends rows."""
+    descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
+    header = {"descr": descr, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, header)
 
     def append(values: Array) -> None:

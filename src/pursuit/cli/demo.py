@@ -8,29 +8,24 @@ from typing import Annotated
 
 import typer
 
-from .options import AsJson
-
-__all__ = ["demo"]
+from .output import AsJson, show
 
 
 def demo(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="The folder of the report.")
     ] = Path("pursuit-demo"),
-    steps: Annotated[
-        int | None,
-        typer.Option(min=1, help="Training steps of each encoder; fewer are quicker and worse."),
-    ] = None,
+    steps: Annotated[int | None, typer.Option(
+        min=1, help="Training steps of each encoder; fewer are quicker and worse.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="The seed of all random numbers.")] = 0,
     threads: Annotated[int, typer.Option(min=1, help="Threads of every coder.")] = 1,
     as_json: AsJson = False,
-) -> None:
+) -> None:  # fmt: skip
     """Learn from textures, code, denoise, and split faces: about two minutes.
 
     Example: pursuit demo -o report
     """
     from ..experiments.demo import Demo
-    from .output import show
     from .progress import as_lines
 
     run = Demo(None if as_json else as_lines(sys.stdout), steps, seed, threads)

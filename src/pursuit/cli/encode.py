@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from .options import AsJson, Key
+from .output import AsJson, Key, show
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,16 +23,9 @@ if TYPE_CHECKING:
     from ..files import Saved
     from .data import Array, Table
 
-__all__ = ["decode", "encode"]
 
-
-class Part(StrEnum):
-    """The parts of the signals of robust models."""
-
-    LOW_RANK = "low_rank"
-    SPARSE = "sparse"
-
-
+#: the parts of the signals of robust models: low_rank and sparse
+Part = StrEnum("Part", ["LOW_RANK", "SPARSE"])
 ModelFile = Annotated[
     Path, typer.Argument(metavar="MODEL", help="The file of an encoder or of a model.")
 ]
@@ -57,8 +50,7 @@ class _Work(NamedTuple):
 class _Gaps:
     """The largest certified gaps of solutions, and the number of rows without convergence."""
 
-    def __init__(self) -> None:
-        self.largest, self.relative, self.unconverged = 0.0, 0.0, 0
+    largest, relative, unconverged = 0.0, 0.0, 0
 
     def add(self, solution: Any) -> None:
         import torch
@@ -86,51 +78,30 @@ class _Gaps:
 
 def encode(
     model: ModelFile,
-    data: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DATA",
-            help="Signals as rows: .npy (may be larger than the memory), .npz, .csv or .parquet.",
-        ),
-    ],
+    data: Annotated[Path, typer.Argument(
+        metavar="DATA",
+        help="Signals as rows: .npy (may be larger than the memory), .npz, .csv or .parquet.")],
     output: Output,
-    tol: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            help="Solve exactly, to this relative gap, starting from the encoder's codes. "
-            "If MODEL has no encoder, codes are always exact, by default to 1e-6.",
-        ),
-    ] = None,
+    tol: Annotated[float | None, typer.Option(
+        min=0, help="Solve exactly, to this relative gap, starting from the encoder's codes. "
+        "If MODEL has no encoder, codes are always exact, by default to 1e-6.")] = None,
     key: Key = None,
     threads: Threads = None,
     as_json: AsJson = False,
-) -> None:
+) -> None:  # fmt: skip
     """Write the codes of signals.
 
     OUTPUT is complete or does not exist.
 
     Example: pursuit encode model.safetensors X.npy -o codes.npy
     """
-    from .data import check_output, open_table
-    from .output import show
-
-    started = time.perf_counter()
-    check_output(output, (model, data))
-    saved = _open(model)
-    table = open_table(data, key)
+    saved, table, started = _open(model, data, output, key)
     learned = saved.info["kind"] == "encoder" and tol is None
     gaps = _Gaps()
     work = _encoder(saved, threads) if learned else _solver(saved, tol, threads, gaps)
     _convert(table, work, output, "codes", f"{model} is for signals of {work.features} features")
-    written: dict[str, Any] = {
-        "path": str(output),
-        "rows": len(table),
-        "size": work.columns,
-        "method": "encoder" if learned else "exact",
-        "bytes": output.stat().st_size,
-        "seconds": round(time.perf_counter() - started, 3),
-    }
+    method = "encoder" if learned else "exact"
+    written = _written(output, table, started, size=work.columns, method=method)
     text = "{path}: {rows} codes of size {size}, {method}; {bytes} bytes, {seconds:.1f} s"
     sentence = text.format(**written)
     if not learned:
@@ -142,75 +113,55 @@ def encode(
 def decode(
     model: ModelFile,
     codes: Annotated[
-        Path,
-        typer.Argument(metavar="CODES", help="Codes as rows: .npy, .npz, .csv or .parquet."),
-    ],
+        Path, typer.Argument(metavar="CODES", help="Codes as rows: .npy, .npz, .csv or .parquet.")],
     output: Output,
-    part: Annotated[
-        Part | None, typer.Option(help="Only this part of the signals, for robust models.")
-    ] = None,
+    part: Annotated[Part | None, typer.Option(
+        help="Only this part of the signals, for robust models.")] = None,
     key: Key = None,
     threads: Threads = None,
     as_json: AsJson = False,
-) -> None:
+) -> None:  # fmt: skip
     """Write the signals that codes represent.
 
     OUTPUT is complete or does not exist.
 
     Example: pursuit decode model.safetensors codes.npy -o X.npy
     """
-    from .data import check_output, open_table
-    from .output import show
-
-    started = time.perf_counter()
-    check_output(output, (model, codes))
-    saved = _open(model)
-    table = open_table(codes, key)
+    saved, table, started = _open(model, codes, output, key)
     plain = saved.info["kind"] == "encoder" and part is None
-    work = _decoder(saved) if plain else _parts(saved, part, threads)
+    work = _encoder(saved, decode=True) if plain else _parts(saved, part, threads)
     _convert(table, work, output, "signals", f"{model} has codes of size {work.features}")
-    written: dict[str, Any] = {
-        "path": str(output),
-        "rows": len(table),
-        "features": work.columns,
-        "part": part,
-        "bytes": output.stat().st_size,
-        "seconds": round(time.perf_counter() - started, 3),
-    }
+    written = _written(output, table, started, features=work.columns, part=part)
     what = "signals" if part is None else f"{part} parts"
     text = "{path}: {rows} {what} of {features} features; {bytes} bytes, {seconds:.1f} s"
     show(written, text.format(what=what, **written), as_json)
 
 
-def _open(path: Path) -> Saved:
-    """Open the file of an encoder or a model; a ValueError for all others."""
+def _open(model: Path, data: Path, output: Path, key: str | None) -> tuple[Saved, Table, float]:
+    """The opened model and rows, after a check of the output, and the time before that check."""
     from ..files import open_saved
+    from .data import check_output, open_table
 
-    saved = open_saved(path)
+    started = time.perf_counter()
+    check_output(output, (model, data))
+    saved = open_saved(model)
     kind = saved.info.get("kind")
     if kind not in ("encoder", "model"):
-        raise ValueError(f"an encoder or a model is needed, but {path} holds a {kind}")
-    return saved
+        raise ValueError(f"an encoder or a model is needed, but {model} holds a {kind}")
+    return saved, open_table(data, key), started
 
 
-def _encoder(saved: Saved, threads: int | None) -> _Work:
+def _encoder(saved: Saved, threads: int | None = None, decode: bool = False) -> _Work:
+    """The work of a trained encoder, without torch."""
     import numpy as np
 
     from ..runtime.compiled import Compiled, build
 
     encoder = build(saved, threads=threads)
     assert isinstance(encoder, Compiled)
+    if decode:
+        return _Work(encoder.decode, encoder.size, encoder.features, np.float32)
     return _Work(encoder, encoder.features, encoder.size, np.float32)
-
-
-def _decoder(saved: Saved) -> _Work:
-    import numpy as np
-
-    from ..runtime.compiled import Compiled, build
-
-    encoder = build(saved)
-    assert isinstance(encoder, Compiled)
-    return _Work(encoder.decode, encoder.size, encoder.features, np.float32)
 
 
 def _solver(saved: Saved, tol: float | None, threads: int | None, gaps: _Gaps) -> _Work:
@@ -218,7 +169,7 @@ def _solver(saved: Saved, tol: float | None, threads: int | None, gaps: _Gaps) -
 
     from ..solvers.solve import solve
 
-    model, encoder = _built(saved, threads)
+    model, encoder, dtype = _built(saved, threads)
     options: dict[str, Any] = {} if tol is None else {"tol": tol}
 
     def run(x: Array) -> Array:
@@ -227,13 +178,14 @@ def _solver(saved: Saved, tol: float | None, threads: int | None, gaps: _Gaps) -
         codes: Array = solution.codes.numpy()
         return codes
 
-    return _Work(run, model.features, model.code_size, _dtype(model))
+    return _Work(run, model.features, model.code_size, dtype)
 
 
 def _parts(saved: Saved, part: Part | None, threads: int | None) -> _Work:
+    import numpy as np
     import torch
 
-    model, _ = _built(saved, threads)
+    model, _, dtype = _built(saved, threads)
 
     def run(rows: Array) -> Array:
         with torch.no_grad():
@@ -244,16 +196,14 @@ def _parts(saved: Saved, part: Part | None, threads: int | None) -> _Work:
         values: Array = signals.numpy()
         return values
 
-    dtype = _dtype(model)
     if part is not None:
-        import numpy as np
-
         run(np.zeros((1, model.code_size), dtype))  # refuses a missing part before any work
     return _Work(run, model.code_size, model.features, dtype)
 
 
-def _built(saved: Saved, threads: int | None) -> tuple[Any, Any]:
-    """The model of a file, and its encoder or None."""
+def _built(saved: Saved, threads: int | None) -> tuple[Any, Any, type[np.floating[Any]]]:
+    """The model of a file, its encoder or None, and the dtype of the model."""
+    import numpy as np
     import torch
 
     from ..models import SparseModel
@@ -262,14 +212,8 @@ def _built(saved: Saved, threads: int | None) -> tuple[Any, Any]:
     if threads is not None:
         torch.set_num_threads(threads)
     built = build(saved)
-    return (built, None) if isinstance(built, SparseModel) else (built.model, built)
-
-
-def _dtype(model: Any) -> type[np.floating[Any]]:
-    import numpy as np
-    import torch
-
-    return np.float64 if model.dtype == torch.float64 else np.float32
+    model, encoder = (built, None) if isinstance(built, SparseModel) else (built.model, built)
+    return model, encoder, np.float64 if model.dtype == torch.float64 else np.float32
 
 
 def _convert(table: Table, work: _Work, output: Path, name: str, needs: str) -> None:
@@ -281,10 +225,13 @@ def _convert(table: Table, work: _Work, output: Path, name: str, needs: str) -> 
     rows, columns = table.shape
     if columns != work.features:
         raise ValueError(f"{table.name} has {columns} columns, but {needs}")
-    with (
-        appended(output, rows, work.columns, work.dtype, name) as append,
-        shown() as callback,
-    ):
+    with appended(output, rows, work.columns, work.dtype, name) as append, shown() as callback:
         for start, piece in table.pieces(work.columns, work.dtype):
             append(work.run(piece))
             callback(Progress("rows", start + len(piece), rows))
+
+
+def _written(output: Path, table: Table, started: float, **described: Any) -> dict[str, Any]:
+    seconds = round(time.perf_counter() - started, 3)
+    size = {"bytes": output.stat().st_size, "seconds": seconds}
+    return {"path": str(output), "rows": len(table), **described, **size}

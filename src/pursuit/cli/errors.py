@@ -17,8 +17,6 @@ from typer.core import TyperGroup
 
 from .._words import one_line
 
-__all__ = ["Commands", "UsageError", "sentences"]
-
 #: exceptions of wrong files, values and installations; missing files and rights are OSErrors
 EXPECTED = (ValueError, TypeError, ImportError, OSError)
 #: the exception of typer for a wrong use; typer does not export it
@@ -41,19 +39,17 @@ class Commands(TyperGroup):
 def sentences(debug: bool = False) -> Iterator[None]:
     """Context manager: an expected exception inside ends the program with one line on stderr.
 
-    Parameters
-    ----------
-    debug
-        Show the traceback instead.
+    With `debug`, the traceback is shown instead.
     """
     try:
         yield
     except KeyboardInterrupt:
         _end("interrupted", 130, debug)
     except UsageError as error:
-        _end(f"error: {_misuse(error)}", error.exit_code, debug=False)
-    except BrokenPipeError:
-        # whoever read our output has closed it; typer ends the program quietly
+        command = "pursuit" if error.ctx is None else error.ctx.command_path
+        text = one_line(error.format_message(), None).rstrip(".")
+        _end(f"error: {text} (see {command} --help)", error.exit_code, debug=False)
+    except BrokenPipeError:  # the reader of the output has closed it; typer ends quietly
         raise
     except EXPECTED as error:
         _end(f"error: {_sentence(error)}", 1, debug)
@@ -65,11 +61,6 @@ def _end(line: str, code: int, debug: bool) -> NoReturn:
     else:
         print(line, file=sys.stderr)
     raise typer.Exit(code)
-
-
-def _misuse(error: Any) -> str:
-    command = "pursuit" if error.ctx is None else error.ctx.command_path
-    return f"{one_line(error.format_message(), None).rstrip('.')} (see {command} --help)"
 
 
 def _sentence(error: Exception) -> str:

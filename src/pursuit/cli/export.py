@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from .options import AsJson
-
-__all__ = ["export"]
+from .output import AsJson, show
 
 
 def export(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="The file of a saved encoder.")],
     output: Annotated[
-        Path, typer.Argument(metavar="OUTPUT", help="The file to write, usually *.onnx.")
-    ],
-    opset: Annotated[
-        int, typer.Option(help="The version of ONNX's operators; older runtimes need older ones.")
-    ] = 17,
+        Path, typer.Argument(metavar="OUTPUT", help="The file to write, usually *.onnx.")],
+    opset: Annotated[int, typer.Option(
+        help="The version of ONNX's operators; older runtimes need older ones.")] = 17,
     as_json: AsJson = False,
-) -> None:
+) -> None:  # fmt: skip
     """Write a saved encoder to an ONNX file.
 
     Its input is "x", its output "codes", both float32 with one row a signal.
@@ -31,32 +28,24 @@ def export(
     if model.exists() and output.exists() and model.samefile(output):
         raise ValueError(f"{output} is the encoder itself; give the ONNX file another name")
     from ..runtime.onnx import export_onnx
-    from .output import show
 
     export_onnx(model, output, opset)
-    written = _describe(output)
+    import onnx
+
+    exported = onnx.load(output)
+    (text,) = (entry.value for entry in exported.metadata_props if entry.key == "pursuit")
+    encoder = json.loads(text)
+    written = {
+        "path": str(output),
+        "features": encoder["features"],
+        "size": encoder["size"],
+        "layers": encoder["arguments"]["layers"],
+        "nodes": len(exported.graph.node),
+        "opset": exported.opset_import[0].version,
+        "bytes": output.stat().st_size,
+    }
     text = (
         "{path}: {features} features to codes of size {size} by {layers} layers; "
         "{nodes} nodes, opset {opset}, {bytes} bytes"
     )
     show(written, text.format(**written), as_json)
-
-
-def _describe(path: Path) -> dict[str, Any]:
-    """Shapes, layers, nodes and bytes of an exported ONNX file."""
-    import json
-
-    import onnx
-
-    model = onnx.load(path)
-    (text,) = (entry.value for entry in model.metadata_props if entry.key == "pursuit")
-    encoder = json.loads(text)
-    return {
-        "path": str(path),
-        "features": encoder["features"],
-        "size": encoder["size"],
-        "layers": encoder["arguments"]["layers"],
-        "nodes": len(model.graph.node),
-        "opset": model.opset_import[0].version,
-        "bytes": path.stat().st_size,
-    }

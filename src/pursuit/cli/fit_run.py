@@ -28,10 +28,8 @@ from ..persistence import describe, load, save, write
 from ..progress import Callback, Progress
 from ..regimes import Approximation, Unsupervised
 from ..solvers.accuracy import mean_excess
-from ..training import History, fit
+from ..training import fit
 from .data import Array, Table
-
-__all__ = ["Plan", "run"]
 
 #: the most rows, and bytes, from which a dictionary is learned
 MOST_ROWS, MOST_BYTES = 200_000, 2**29
@@ -45,10 +43,7 @@ NONNEGATIVE = ("nmf", "rnmf")
 
 @dataclass(frozen=True)
 class Plan:
-    """The options on which the result depends.
-
-    Weights are numbers or "auto"; `data` is a fingerprint of the signals.
-    """
+    """The options on which the result depends; `data` is a fingerprint of the signals."""
 
     kind: str
     atoms: int
@@ -67,32 +62,12 @@ class Plan:
 
 
 def run(
-    plan: Plan,
-    table: Table,
-    output: Path,
-    checkpoint: Path,
-    provenance: str | None,
+    plan: Plan, table: Table, output: Path, checkpoint: Path, provenance: str | None,
     callback: Callback,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Learn the dictionary, train the encoder, and save it.
 
-    Parameters
-    ----------
-    plan
-        The options.
-    table
-        Signals as rows.
-    output, checkpoint
-        The files of the encoder and of an unfinished run.
-    provenance
-        A note to save in the file.
-    callback
-        Receives the progress.
-
-    Returns
-    -------
-    dict
-        Sizes, weights, steps and the gap, for the summary.
+    Returns sizes, weights, steps and the gap, for the summary.
     """
     started = time.perf_counter()
     if len(table) == 0:
@@ -102,12 +77,17 @@ def run(
     table.check(nonnegative=plan.kind in NONNEGATIVE)
     held = _held_out(len(table), plan.seed)
     sample = _sample(table, held, plan.seed)
-    plan = replace(plan, data=_fingerprint(table, sample))
+    fingerprint = hashlib.sha256(f"{table.shape} ".encode() + sample.tobytes()).hexdigest()
+    plan = replace(plan, data=fingerprint)
     unfinished = _Unfinished(checkpoint)
     reached = unfinished.reached(plan)
     if not unfinished.dictionary.exists():
         callback(Progress("dictionary", 0, None, detail=f"from {len(sample)} rows"))
-        unfinished.keep(_learn(plan, sample, callback), plan)
+        x = torch.from_numpy(sample).float()
+        passes = default_passes(len(x)) if plan.passes is None else plan.passes
+        start = _start(plan, x)
+        model = learn(x, model=start, passes=passes, seed=plan.seed, callback=callback)
+        unfinished.keep(model, plan)
     # read from the file even without an interruption, so that both cases use the same numbers
     encoder = _build(plan, load(unfinished.dictionary))
     if reached is not None:
@@ -123,51 +103,34 @@ def run(
         seed=plan.seed,
         callback=callback,
     )
-    gap_rows = table[held[:GAP_ROWS]] if len(held) else sample[:GAP_ROWS]
-    gap = _gap(encoder, gap_rows)
+    x = torch.from_numpy(table[held[:GAP_ROWS]] if len(held) else sample[:GAP_ROWS])
+    model = encoder.model
+    with torch.no_grad():
+        gap = mean_excess(model, x, encoder(x))
     save(encoder, output, provenance)
     unfinished.remove()
+    weights = ("lam", "lam_star", "lam_group", "ridge")
     return {
         "path": str(output),
         "kind": plan.kind,
         "rows": len(table),
         "atoms": plan.atoms,
-        **_described(encoder),
-        **_trained(history, reached),
-        "gap": gap,
-        "gap_rows": len(gap_rows),
-        "held_out": len(held) > 0,
-        "bytes": output.stat().st_size,
-        "seconds": round(time.perf_counter() - started, 3),
-        "training_seconds": round(history.seconds, 3),
-    }
-
-
-def _described(encoder: Encoder) -> dict[str, Any]:
-    model = encoder.model
-    weights = ("lam", "lam_star", "lam_group", "ridge")
-    return {
         "encoder": type(encoder).__name__,
         "features": model.features,
         "size": model.code_size,
         "layers": encoder.layers,
         "parameters": encoder.parameter_count,
         **{name: float(value) for name, value in model.config.items() if name in weights},
+        "steps": history.steps,
+        "best_step": history.best_step,
+        "resumed_at": reached,
+        "gap": gap,
+        "gap_rows": len(x),
+        "held_out": len(held) > 0,
+        "bytes": output.stat().st_size,
+        "seconds": round(time.perf_counter() - started, 3),
+        "training_seconds": round(history.seconds, 3),
     }
-
-
-def _trained(history: History, reached: int | None) -> dict[str, Any]:
-    return {"steps": history.steps, "best_step": history.best_step, "resumed_at": reached}
-
-
-# ---- model and encoder ----------------------------------------------------------------------
-
-
-def _learn(plan: Plan, rows: Array, callback: Callback) -> SparseModel:
-    """The model with a dictionary learned from some rows."""
-    x = torch.from_numpy(rows).float()
-    passes = default_passes(len(x)) if plan.passes is None else plan.passes
-    return learn(x, model=_start(plan, x), passes=passes, seed=plan.seed, callback=callback)
 
 
 def _start(plan: Plan, x: Tensor) -> SparseModel:
@@ -180,15 +143,11 @@ def _start(plan: Plan, x: Tensor) -> SparseModel:
         weights = {"lam": plan.lam, "lam_star": plan.lam_star}
         return start_robust(x, atoms, nonnegative=nonnegative, seed=plan.seed, **weights)
     numbers = range(plan.atoms)
+    groups = [list(numbers[i : i + plan.groups]) for i in numbers[:: plan.groups]]
     return start_sparse(
-        x,
-        plan.atoms,
-        penalty="l1" if plan.kind == "lasso" else plan.kind,
-        lam=plan.lam,
-        lam_group=plan.lam_group,
-        groups=[list(numbers[i : i + plan.groups]) for i in numbers[:: plan.groups]],
-        seed=plan.seed,
-    )
+        x, plan.atoms, penalty="l1" if plan.kind == "lasso" else plan.kind, lam=plan.lam,
+        lam_group=plan.lam_group, groups=groups, seed=plan.seed,
+    )  # fmt: skip
 
 
 def _build(plan: Plan, model: SparseModel) -> Encoder:
@@ -196,18 +155,7 @@ def _build(plan: Plan, model: SparseModel) -> Encoder:
     encoder = choose_encoder(model, plan.layers)
     if plan.step is None or plan.step == encoder.config["step"]:
         return encoder
-    arguments = {**encoder.config, "step": plan.step, "form": "auto"}
-    return type(encoder)(model, **arguments)
-
-
-def _gap(encoder: Encoder, rows: Array) -> float:
-    """The mean objective of the encoder's codes above the optimum, as a fraction of the optimum."""
-    x = torch.from_numpy(rows)
-    with torch.no_grad():
-        return mean_excess(encoder.model, x, encoder(x))
-
-
-# ---- rows -----------------------------------------------------------------------------------
+    return type(encoder)(model, **{**encoder.config, "step": plan.step, "form": "auto"})
 
 
 def _held_out(rows: int, seed: int) -> Array:
@@ -230,13 +178,6 @@ def _sample(table: Table, held: Array, seed: int) -> Array:
         chosen = np.arange(rows)
     chosen = chosen[~np.isin(chosen, held)]
     return table[np.sort(chosen[:most])]
-
-
-def _fingerprint(table: Table, sample: Array) -> str:
-    return hashlib.sha256(f"{table.shape} ".encode() + sample.tobytes()).hexdigest()
-
-
-# ---- unfinished runs ------------------------------------------------------------------------
 
 
 class _Unfinished:

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import AsJson
+from .output import AsJson, show
 
 if TYPE_CHECKING:
     from ..files import Saved
-
-__all__ = ["inspect"]
 
 #: longer lists are not printed, only their length
 LONGEST = 8
@@ -21,14 +19,11 @@ LONGEST = 8
 
 def inspect(
     path: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A file that fit or the library has saved.")
-    ],
-    plot: Annotated[
-        Path | None,
-        typer.Option(metavar="PICTURE", help="Draw the atoms to this file: .png, .svg or .pdf."),
-    ] = None,
+        Path, typer.Argument(metavar="FILE", help="A file that fit or the library has saved.")],
+    plot: Annotated[Path | None, typer.Option(
+        metavar="PICTURE", help="Draw the atoms to this file: .png, .svg or .pdf.")] = None,
     as_json: AsJson = False,
-) -> None:
+) -> None:  # fmt: skip
     """Show the content of a file: model, sizes, layers, cost, training, provenance.
 
     Atoms whose length is a square are drawn as pictures.
@@ -36,7 +31,6 @@ def inspect(
     Example: pursuit inspect model.safetensors --plot atoms.png
     """
     from ..files import open_saved
-    from .output import show
 
     saved = open_saved(path)
     content = {**_describe(saved), "bytes": path.stat().st_size}
@@ -52,29 +46,26 @@ def inspect(
 def _describe(saved: Saved) -> dict[str, Any]:
     """The content of a file as plain data."""
     info = saved.describe()
-    common = {"path": str(saved.path), "kind": info.get("kind"), "format": info.get("version")}
-    match info.get("kind"):
+    kind = info.get("kind")
+    if kind in ("model", "encoder", "bank"):
+        from ..persistence import build
+
+        built = build(saved)
+    common = {"path": str(saved.path), "kind": kind, "format": info.get("version")}
+    match kind:
         case "model":
-            special = {"model": info["model"], **_sizes(_built(saved))}
+            special = {"model": info["model"], **_sizes(built)}
         case "encoder":
-            special = _encoder(info, _built(saved))
+            special = _encoder(info, built)
         case "bank":
-            pairs = zip(info["encoders"], _built(saved), strict=True)
-            special = {
-                "shared": info["shared"],
-                "encoders": [_encoder(each, encoder) for each, encoder in pairs],
-            }
+            pairs = zip(info["encoders"], built, strict=True)
+            encoders = [_encoder(each, encoder) for each, encoder in pairs]
+            special = {"shared": info["shared"], "encoders": encoders}
         case "checkpoint":
             special = {"settings": info["settings"], "steps": info["history"]["steps"]}
         case _:
             special = {}
     return {**common, **special, "provenance": info.get("provenance"), "shapes": info["shapes"]}
-
-
-def _built(saved: Saved) -> Any:
-    from ..persistence import build
-
-    return build(saved)
 
 
 def _encoder(info: Mapping[str, Any], encoder: Any) -> dict[str, Any]:
@@ -98,10 +89,8 @@ def _sizes(model: Any) -> dict[str, Any]:
     }
 
 
-# ---- for readers ----------------------------------------------------------------------------
-
-
 def _lines(content: Mapping[str, Any], indent: str = "") -> Iterator[tuple[str, str]]:
+    """Names and values of a content as text for readers."""
     for name, value in content.items():
         match name, value:
             case ("shapes", _) | (_, None):
@@ -125,18 +114,14 @@ def _pairs(values: Mapping[str, Any]) -> str:
 
 
 def _short(value: Any) -> str:
-    if isinstance(value, list) and (
-        len(value) > LONGEST or any(isinstance(entry, list) for entry in value)
-    ):
-        return f"[{len(value)} entries]"
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    if isinstance(value, dict) and "@penalty" in value:
-        return f"{value['@penalty']}({_pairs(value['arguments'])})"
+    match value:
+        case list() if len(value) > LONGEST or any(isinstance(entry, list) for entry in value):
+            return f"[{len(value)} entries]"
+        case float():
+            return f"{value:.6g}"
+        case {"@penalty": name, "arguments": arguments}:
+            return f"{name}({_pairs(arguments)})"
     return str(value)
-
-
-# ---- atoms ----------------------------------------------------------------------------------
 
 
 def _draw(saved: Saved, plot: Path) -> None:

@@ -21,8 +21,6 @@ from .fit import fit
 from .inspect import inspect
 from .reproduce import reproduce
 
-__all__ = ["app", "main"]
-
 app = typer.Typer(
     cls=Commands,
     invoke_without_command=True,

@@ -1,28 +1,18 @@
-"""The result of a command on stdout: text for readers, or one JSON object for programs."""
+"""What the commands share: options, and the result on stdout as text or as one JSON object."""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import Annotated, Any
 
 import typer
 
-__all__ = ["show"]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
+Key = Annotated[
+    str | None, typer.Option(help="The array of an .npz file; not needed if it has only one.")
+]
 
 
 def show(result: Any, text: str, as_json: bool) -> None:
-    """Print the result of a command.
-
-    Parameters
-    ----------
-    result
-        The result as plain data.
-    text
-        The same for readers.
-    as_json
-        Print `result` as JSON instead of `text`.
-    """
-    if as_json:
-        import json
-
-        text = json.dumps(result)
-    typer.echo(text)
+    """Print the result of a command: plain data as JSON, or the text for readers."""
+    typer.echo(json.dumps(result) if as_json else text)

@@ -1,4 +1,4 @@
-"""Progress on the terminal: a bar where somebody watches, lines or nothing elsewhere."""
+"""Progress on the terminal: a bar if stderr is a terminal, lines or nothing otherwise."""
 
 from __future__ import annotations
 
@@ -10,21 +10,13 @@ from typing import IO
 
 from ..progress import Callback, Progress
 
-__all__ = ["as_lines", "shown"]
-
 
 @contextmanager
 def shown(quiet: bool = False, lines: bool = False) -> Iterator[Callback]:
-    """Context manager: yields a callback that shows progress on stderr.
+    """Context manager: yields a callback that shows progress on stderr, unless `quiet`.
 
-    On a terminal it is a bar, which disappears at the end.
-
-    Parameters
-    ----------
-    quiet
-        Show nothing at all.
-    lines
-        Print a line for each stage where stderr is not a terminal, instead of nothing.
+    On a terminal it is a bar, which disappears at the end. Elsewhere nothing is shown, or with
+    `lines` a line for each stage.
     """
     if quiet or not (sys.stderr.isatty() or lines):
         yield lambda now: None
@@ -38,12 +30,7 @@ def shown(quiet: bool = False, lines: bool = False) -> Iterator[Callback]:
 def as_lines(file: IO[str], counted: bool = False) -> Callback:
     """A callback that prints a line for each new stage and each detail, with the time so far.
 
-    Parameters
-    ----------
-    file
-        Where it prints.
-    counted
-        Print also how much is done, such as "2 of 7".
+    With `counted`, a line also shows how much is done, such as "2 of 7".
     """
     begin = time.perf_counter()
     last = ""
@@ -76,16 +63,9 @@ def _bar() -> Iterator[Callback]:
         task = bar.add_task("", total=None)
 
         def show(now: Progress) -> None:
-            bar.update(task, completed=now.done, total=now.total, description=_description(now))
+            parts = [now.stage, now.detail] if now.detail else [now.stage]
+            losses = {"loss": now.loss, "validation": now.validation}
+            parts += [f"{name} {value:.4g}" for name, value in losses.items() if value is not None]
+            bar.update(task, completed=now.done, total=now.total, description=", ".join(parts))
 
         yield show
-
-
-def _description(now: Progress) -> str:
-    parts = [now.stage]
-    if now.detail:
-        parts.append(now.detail)
-    for name, value in (("loss", now.loss), ("validation", now.validation)):
-        if value is not None:
-            parts.append(f"{name} {value:.4g}")
-    return ", ".join(parts)

@@ -2,47 +2,34 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from .errors import UsageError
-from .options import AsJson
-
-__all__ = ["reproduce"]
+from .output import AsJson, show
 
 
 def reproduce(
     context: typer.Context,
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="The experiment, or list: show all of them.")
-    ],
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="The folder of the real data; by default embedded or synthetic."
-        ),
+        str, typer.Argument(metavar="NAME", help="The experiment, or list: show all of them.")],
+    data: Annotated[Path | None, typer.Option(
+        metavar="DIR", help="The folder of the real data; by default embedded or synthetic.")
     ] = None,
-    download: Annotated[
-        bool, typer.Option("--download", help="Download the real data, unless they are there.")
-    ] = False,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="A small version, to see that everything works.")
-    ] = False,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="DIR",
-            help="The folder of the report, the figures and the numbers; by default pursuit-NAME. "
-            "An interrupted run is continued from what is there.",
-        ),
-    ] = None,
+    download: Annotated[bool, typer.Option(
+        "--download", help="Download the real data, unless they are there.")] = False,
+    quick: Annotated[bool, typer.Option(
+        "--quick", help="A small version, to see that everything works.")] = False,
+    output: Annotated[Path | None, typer.Option(
+        "--output", "-o", metavar="DIR",
+        help="The folder of the report, the figures and the numbers; by default pursuit-NAME. "
+        "An interrupted run is continued from what is there.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
-    seeds: Annotated[
-        int | None,
-        typer.Option(min=1, help="The number of seeds; by default that of the experiment."),
-    ] = None,
+    seeds: Annotated[int | None, typer.Option(
+        min=1, help="The number of seeds; by default that of the experiment.")] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads of the computation.")] = 1,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
@@ -50,8 +37,7 @@ def reproduce(
 
     Example: pursuit reproduce online --quick -o online
     """
-    from ..experiments import EXPERIMENTS
-    from .output import show
+    from ..experiments import EXPERIMENTS, find
 
     if name == "list":
         text = "\n".join(
@@ -68,10 +54,7 @@ def reproduce(
     if data is not None and not data.is_dir():
         raise FileNotFoundError(f"{data} is not a folder; --data takes the folder of the data")
 
-    import dataclasses
-
     from .._threads import limited_threads
-    from ..experiments import find
     from ..experiments.frame import run
     from .progress import shown
 

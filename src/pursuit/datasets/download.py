@@ -21,8 +21,6 @@ from .._words import one_line
 from ..files import write_whole
 from ..progress import Callback, Progress
 
-__all__ = ["CHECKSUMS", "cache_folder", "fetch", "inside", "read_table"]
-
 #: the file in which checksums of first downloads are recorded, by address
 CHECKSUMS = "checksums.json"
 #: bytes received at a time
@@ -42,37 +40,12 @@ def fetch(
     sha256: str | None = None,
     progress: Callback | None = None,
 ) -> Path:
-    """Download a file into a folder, unless it is there and its checksum agrees.
+    """Download a file into a folder, unless it is there and its checksum agrees; return its path.
 
-    A file that was put there by hand counts as the first download. A download that fails leaves
-    the folder unchanged.
-
-    Parameters
-    ----------
-    url
-        An http or https address.
-    folder
-        Where to save the file; created if it does not exist.
-    name
-        The name to save it under; by default the last part of the address.
-    sha256
-        The checksum. Without one, that of the first download is recorded in ``checksums.json``
-        beside the file, and later downloads of the same address must agree with it.
-    progress
-        Called with a `Progress` whose stage is "fetching" and the name, in bytes; its total is None
-        if the server does not give the length.
-
-    Returns
-    -------
-    Path
-        The file.
-
-    Raises
-    ------
-    ConnectionError
-        The download failed.
-    ValueError
-        The checksum of what was downloaded is wrong.
+    The default name is the last part of the address. Without a checksum, that of the first download
+    is recorded in ``checksums.json`` beside the file; a file that was put there by hand counts as
+    one. A download that fails raises a ConnectionError and leaves the folder unchanged. `progress`
+    counts bytes, and has no total if the server does not give the length.
     """
     pooch = _pooch()
     from requests import RequestException
@@ -86,7 +59,11 @@ def fetch(
         raise ValueError(f"name must be that of a file in {folder}, got {name!r}")
     path = folder / name
     kept = _kept(folder)
-    known = kept.get(url) if sha256 is None else _digits(sha256)
+    known = kept.get(url)
+    if sha256 is not None:
+        known = sha256.strip().lower()
+        if not re.fullmatch(r"[0-9a-f]{64}", known):
+            raise ValueError(f"sha256 must be 64 hexadecimal digits, got {sha256!r}")
 
     def download(address: str, temporary: str, _: Any) -> None:
         # pooch has made it readable by its owner only; a new one has the usual permissions
@@ -157,13 +134,6 @@ def _pooch() -> Any:
             "downloads need pooch; install it with pip install 'pursuit[data]'"
         ) from error
     return pooch
-
-
-def _digits(sha256: str) -> str:
-    digits = sha256.strip().lower()
-    if not re.fullmatch(r"[0-9a-f]{64}", digits):
-        raise ValueError(f"sha256 must be 64 hexadecimal digits, got {sha256!r}")
-    return digits
 
 
 def _kept(folder: Path) -> dict[str, str]:

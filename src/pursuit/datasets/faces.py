@@ -10,23 +10,13 @@ import numpy as np
 
 from .pictures import read
 
-__all__ = ["PEOPLE", "PICTURES", "orl"]
-
 PEOPLE, PICTURES = 40, 10
 
 
 def orl(reduce: int = 4) -> np.ndarray[Any, Any]:
-    """The faces as grey pictures.
+    """The faces as grey values in [0, 1], shape (40, 10, 112 // reduce, 92 // reduce), float32.
 
-    Parameters
-    ----------
-    reduce
-        Each pixel is the mean over a square of this side in the original, 112 x 92.
-
-    Returns
-    -------
-    Array
-        Grey values in [0, 1], shape (40, 10, 112 // reduce, 92 // reduce), float32.
+    Each pixel is the mean over a square of side `reduce` in the original pictures, 112 x 92.
     """
     if not 1 <= reduce <= 92:
         raise ValueError(f"reduce must be from 1 to 92, got {reduce}")

@@ -11,8 +11,6 @@ import numpy as np
 
 from .._words import one_line
 
-__all__ = ["FLAT", "SUFFIXES", "find", "normalise", "patches", "read", "windows"]
-
 Array = np.ndarray[Any, Any]
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp", ".pgm")
@@ -64,25 +62,9 @@ def normalise(x: Array) -> Array:
 
 
 def patches(folder: Path, size: int = 8, count: int = 20_000, seed: int = 0) -> Array:
-    """Random patches of the pictures in a folder, normalised, as rows.
+    """Random patches of the pictures in a folder, normalised, as rows: (count, size^2), float32.
 
     Every position in every picture is equally likely. Pictures smaller than a patch are skipped.
-
-    Parameters
-    ----------
-    folder
-        The folder with the pictures.
-    size
-        The side of a patch in pixels.
-    count
-        The number of patches.
-    seed
-        Seeds the positions and the order.
-
-    Returns
-    -------
-    Array
-        Patches in random order, shape (count, size^2), float32; see `normalise`.
     """
     if size < 2:
         raise ValueError(f"patch must be at least 2, got {size}")
@@ -99,18 +81,22 @@ def patches(folder: Path, size: int = 8, count: int = 20_000, seed: int = 0) -> 
         raise ValueError(f"no picture in {folder} is as large as a patch of {size} x {size}")
     rng = np.random.default_rng(seed)
     counts = rng.multinomial(count, [number / total for number in positions])
-    x = np.empty((count, size * size), np.float32)
-    start = 0
-    for path, number in zip(paths, counts, strict=True):
-        if number == 0:
-            continue
-        view = windows(read(path), size)
-        top, left = (rng.integers(0, extent, number) for extent in view.shape[:2])
-        x[start : start + number] = view[top, left].reshape(number, -1)
-        start += number
-    x = normalise(x)
+    chosen = [
+        random_patches(read(path), number, size, rng).astype(np.float32)
+        for path, number in zip(paths, counts, strict=True)
+        if number > 0
+    ]
+    x = normalise(np.concatenate(chosen))
     rng.shuffle(x)
     return x
+
+
+def random_patches(picture: Array, count: int, size: int, rng: np.random.Generator) -> Array:
+    """Patches at random positions of a picture, as rows."""
+    view = windows(picture, size)
+    top, left = (rng.integers(0, extent, count) for extent in view.shape[:2])
+    patches: Array = view[top, left].reshape(count, -1)
+    return patches
 
 
 @contextmanager

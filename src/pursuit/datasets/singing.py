@@ -13,6 +13,7 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -23,8 +24,6 @@ from .._words import one_line
 from ..progress import Callback
 from .download import cache_folder, fetch, inside, read_table
 from .spectrogram import Spectrogram
-
-__all__ = ["RATE", "TRAIN_SINGERS", "Clip", "download", "frames", "read_folder", "train_scale"]
 
 Array = np.ndarray[Any, Any]
 
@@ -40,17 +39,7 @@ SPLITS = "splits.csv"
 
 @dataclass(frozen=True)
 class Clip:
-    """One recording.
-
-    Parameters
-    ----------
-    path
-        The file.
-    singer, song
-        Names of the singer and of the song.
-    samples
-        The length in samples.
-    """
+    """A recording and its number of samples."""
 
     path: Path
     singer: str
@@ -72,22 +61,12 @@ class Clip:
 
 
 def read_folder(folder: str | os.PathLike[str], role: str) -> tuple[Clip, ...]:
-    """List the clips of a role; no sound is read yet.
+    """List the clips of a role, such as train or test; no sound is read yet.
 
     The table ``splits.csv`` (file, singer, song, role) defines them and their order. Without it,
     the clips are those of the folder ``Wavfile`` of the corpus, sorted by name; the singers abjones
-    and amy have the role train, all others test.
-
-    Parameters
-    ----------
-    folder
-        The folder of the corpus, or its parent, if the folder is called ``singing``.
-    role
-        For example train or test.
-
-    Returns
-    -------
-    tuple of Clip
+    and amy have the role train, all others test. The folder is that of the corpus, or its parent if
+    it is called ``singing``.
     """
     folder = inside(folder, "singing")
     if not folder.is_dir():
@@ -119,29 +98,20 @@ def frames(
 
     A frame is `window` samples weighted by a periodic Hann window; frame k of a clip begins at
     sample ``k hop``, and all frames lie within their clip. Rows are frames, clip after clip in
-    order of time, with ``window // 2 + 1`` bins. Since magnitudes do not add, the mixture is not
-    the sum of its parts.
+    order of time, with ``window // 2 + 1`` bins. The low-rank part is the accompaniment, the sparse
+    part the voice; since magnitudes do not add, the mixture is not their sum.
 
     Parameters
     ----------
     folder, role
         See `read_folder`.
-    count
-        The number of frames to draw at random, without repetition, from all clips of the role; by
-        default all frames. Only clips with drawn frames are read, one at a time.
-    seed
-        Seeds the draw.
+    count, seed
+        The number of frames to draw at random, without repetition, from all clips of the role, and
+        the seed of the draw; by default all frames. Only clips with drawn frames are read.
     window, hop
-        Samples of a frame, and samples from the begin of a frame to that of the next.
-    power
-        The exponent of the magnitudes.
-    scale
-        The divisor; by default `train_scale`, for every role.
-
-    Returns
-    -------
-    Spectrogram
-        The low-rank part is the accompaniment, the sparse part the voice.
+        Samples of a frame, and samples from the start of a frame to that of the next.
+    power, scale
+        The exponent of the magnitudes, and the divisor: by default `train_scale`, for every role.
     """
     _check_numbers(window, hop, power)
     if scale is not None and not (np.isfinite(scale) and scale > 0):
@@ -156,9 +126,8 @@ def frames(
     for clip, numbers in zip(clips, chosen, strict=True):
         end = start + len(numbers)
         if len(numbers) > 0:
-            for part, values in zip(
-                parts, _magnitudes(clip, numbers, window, hop, power), strict=True
-            ):
+            spectra = _magnitudes(clip, numbers, window, hop, power)
+            for part, values in zip(parts, spectra, strict=True):
                 part[start:end] = values / scale
         start = end
     return Spectrogram(*map(torch.from_numpy, parts))
@@ -189,27 +158,13 @@ def train_scale(
 
 
 def download(
-    folder: str | os.PathLike[str] | None = None,
-    url: str = URL,
-    progress: Callback | None = None,
+    folder: str | os.PathLike[str] | None = None, url: str = URL, progress: Callback | None = None
 ) -> Path:
-    """Download and unpack the whole corpus, 1 GB.
+    """Download and unpack the whole corpus, 1 GB, and return its folder.
 
-    Once it is unpacked it is not downloaded again, and the archive may be deleted.
-
-    Parameters
-    ----------
-    folder
-        Where to save it; by default ``singing`` in `cache_folder`.
-    url
-        The address; the default is that of the authors, who may change it.
-    progress
-        See `fetch`.
-
-    Returns
-    -------
-    Path
-        The folder, for `read_folder` and `frames`.
+    By default this is ``singing`` in `cache_folder`. Once the corpus is unpacked it is not
+    downloaded again, and the archive may be deleted. The default address is that of the authors,
+    who may change it. For `progress`, see `fetch`.
     """
     folder = cache_folder() / "singing" if folder is None else inside(folder, "singing")
     unpacked = folder / "MIR-1K"
@@ -218,9 +173,7 @@ def download(
     return folder
 
 
-# ---- clips ----------------------------------------------------------------------------------
-
-Row = tuple[Path, str, str, str]
+Row = tuple[Path, str, str, str]  # the file, its singer, song and role
 
 
 def _table(folder: Path) -> list[Row]:
@@ -237,17 +190,14 @@ def _table(folder: Path) -> list[Row]:
 def _corpus(folder: Path) -> list[Row]:
     for pattern in ("Wavfile", "*/Wavfile", "*/*/Wavfile"):
         for wavs in sorted(folder.glob(pattern)):
-            paths = sorted(path for path in wavs.glob("*.wav") if not path.name.startswith("."))
-            if paths:
-                return [_row(path) for path in paths]
+            rows = []
+            for path in sorted(wavs.glob("[!.]*.wav")):  # <singer>_<song>_<clip>.wav
+                singer = path.stem.partition("_")[0]
+                role = "train" if singer in TRAIN_SINGERS else "test"
+                rows.append((path, singer, path.stem.rpartition("_")[0], role))
+            if rows:
+                return rows
     raise ValueError(f"{folder} has neither {SPLITS} nor a folder Wavfile with .wav files")
-
-
-def _row(path: Path) -> Row:
-    """Files are called ``<singer>_<song>_<clip>.wav``."""
-    singer = path.stem.partition("_")[0]
-    role = "train" if singer in TRAIN_SINGERS else "test"
-    return path, singer, path.stem.rpartition("_")[0], role
 
 
 def _samples(path: Path) -> int:
@@ -275,9 +225,6 @@ def _soundfile() -> Any:
             "reading clips needs soundfile; install it with pip install 'pursuit[audio]'"
         ) from error
     return soundfile
-
-
-# ---- frames ---------------------------------------------------------------------------------
 
 
 def _check_numbers(window: int, hop: int, power: float) -> None:
@@ -318,17 +265,10 @@ def _magnitudes(
     """Frames of mixture, accompaniment and voice: ``|X|^power``, float64."""
     # periodic: np.hanning is the symmetrical one
     weights = np.hanning(window + 1)[:-1]
-    left, right = (
-        np.fft.rfft(
-            np.lib.stride_tricks.sliding_window_view(channel, window)[hop * numbers] * weights
-        )
-        for channel in clip.read()
-    )
+    cut = partial(np.lib.stride_tricks.sliding_window_view, window_shape=window)
+    left, right = (np.fft.rfft(cut(channel)[hop * numbers] * weights) for channel in clip.read())
     mixture, accompaniment, voice = (np.abs(part) ** power for part in (left + right, left, right))
     return mixture, accompaniment, voice
-
-
-# ---- archive --------------------------------------------------------------------------------
 
 
 def _unpack(archive: Path, target: Path) -> None:

@@ -14,8 +14,6 @@ from torch import Tensor
 from ..dictionary import learn
 from ..models import RobustNMF, RobustPCA
 
-__all__ = ["Spectrogram", "learn_dictionary", "synthetic"]
-
 TONES, HARMONICS, GLIDE_HARMONICS, STRETCH = 15, 12, 10, 40
 
 Array = np.ndarray[Any, Any]
@@ -30,21 +28,11 @@ class Spectrogram(NamedTuple):
 
 
 def synthetic(frames: int, bins: int = 257, seed: int = 0) -> Spectrogram:
-    """Fifteen decaying harmonic tones, one gliding tone, and dense noise.
+    """Fifteen decaying harmonic tones (low rank), one gliding tone (sparse), and dense noise.
 
-    Parameters
-    ----------
-    frames, bins
-        The shape.
-    seed
-        Seeds onsets, glides and noise. The tones are the same for every seed, so that frames of
-        different seeds can be used for training and testing.
-
-    Returns
-    -------
-    Spectrogram
-        Mixture, tones (low rank) and glide (sparse), float32, divided by the mixture's standard
-        deviation.
+    Onsets, glides and noise depend on the seed; the tones are the same for every seed, so that
+    frames of different seeds can be used for training and testing. All parts have the shape
+    (frames, bins), float32, and are divided by the standard deviation of the mixture.
 
     Examples
     --------
@@ -52,7 +40,8 @@ def synthetic(frames: int, bins: int = 257, seed: int = 0) -> Spectrogram:
     >>> tuple(music.mixture.shape), round(float(music.mixture.std()), 3)
     ((100, 257), 1.0)
     """
-    tones = _tones(np.random.default_rng(1234), bins)
+    pitch = np.random.default_rng(1234).uniform(bins / 60, bins / 12, TONES)
+    tones = _comb(bins, pitch, HARMONICS)
     rng = np.random.default_rng(seed)
     activations = np.zeros((frames, TONES))
     level = np.zeros(TONES)
@@ -65,47 +54,19 @@ def synthetic(frames: int, bins: int = 257, seed: int = 0) -> Spectrogram:
     noise = 0.1 * np.abs(rng.standard_normal((frames, bins)))
     mixture = low_rank + sparse + noise
     scale = mixture.std()
-    return Spectrogram(
-        *(
-            torch.from_numpy((part / scale).astype(np.float32))
-            for part in (mixture, low_rank, sparse)
-        )
-    )
+    parts = ((part / scale).astype(np.float32) for part in (mixture, low_rank, sparse))
+    return Spectrogram(*map(torch.from_numpy, parts))
 
 
 def learn_dictionary(
-    x: Tensor,
-    atoms: int,
-    lam_star: float,
-    lam: float,
-    nonnegative: bool = True,
-    sweeps: int = 30,
+    x: Tensor, atoms: int, lam_star: float, lam: float, nonnegative: bool = True, sweeps: int = 30,
     seed: int = 0,
-) -> Tensor:
-    """Learn the low-rank dictionary of robust NMF or robust PCA.
+) -> Tensor:  # fmt: skip
+    """Learn the low-rank dictionary of robust NMF, or of robust PCA if it may have any sign.
 
     Minimises ``1/2 ||X - S D - O||^2 + lam_star/2 (||S||^2 + ||D||^2) + lam ||O||_1`` over scores
-    S, outliers O and the dictionary D, starting from a random dictionary.
-
-    Parameters
-    ----------
-    x
-        Frames as rows, shape (n, m).
-    atoms
-        The number of atoms at the start.
-    lam_star, lam
-        The weights of the low-rank part and of the outliers.
-    nonnegative
-        Whether scores, outliers and dictionary must be non-negative.
-    sweeps
-        The number of passes over the frames.
-    seed
-        Seeds the initial dictionary and the order of the frames.
-
-    Returns
-    -------
-    Tensor
-        Atoms as rows, float32, without those that the ridge removed.
+    S, outliers O and the dictionary D, by passes (`sweeps`) over the frames from a random
+    dictionary. Returns atoms as rows, float32, without those that the ridge removed.
     """
     kind = RobustNMF if nonnegative else RobustPCA
     generator = torch.Generator().manual_seed(seed)
@@ -124,10 +85,6 @@ def _comb(bins: int, pitch: Array, harmonics: int) -> Array:
         distance = (grid - number * pitch[:, None]) / 1.2
         comb += np.exp(-0.5 * distance**2) / number**0.7
     return comb
-
-
-def _tones(rng: np.random.Generator, bins: int) -> Array:
-    return _comb(bins, rng.uniform(bins / 60, bins / 12, TONES), HARMONICS)
 
 
 def _glide(rng: np.random.Generator, frames: int, bins: int) -> Array:

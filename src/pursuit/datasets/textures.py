@@ -20,19 +20,7 @@ from .._words import listed, require_choice
 from ..files import write_whole
 from ..progress import Callback
 from .download import cache_folder, fetch, inside, read_table
-from .pictures import find, normalise, read, windows
-
-__all__ = [
-    "NAMES",
-    "PLATES",
-    "Pictures",
-    "download",
-    "draw",
-    "embedded",
-    "load",
-    "patches",
-    "read_folder",
-]
+from .pictures import find, normalise, random_patches, read, windows
 
 Array = np.ndarray[Any, Any]
 
@@ -46,24 +34,11 @@ BOUNDS = ("row_begin", "row_end", "col_begin", "col_end")
 
 @dataclass(frozen=True, eq=False)
 class Pictures:
-    """Pictures in a given order.
-
-    Parameters
-    ----------
-    names
-        The name of each picture.
-    pictures
-        Grey values in [0, 1], float64, of any size.
-    source
-        The names and the origin of the pictures as text, for a report.
-    """
+    """Pictures in a given order."""
 
     names: tuple[str, ...]
-    pictures: tuple[Array, ...]
-    source: str
-
-
-# ---- pictures -------------------------------------------------------------------------------
+    pictures: tuple[Array, ...]  # grey values in [0, 1], float64, of any size
+    source: str  # the names and the origin of the pictures, for a report
 
 
 def embedded() -> Pictures:
@@ -77,7 +52,7 @@ def embedded() -> Pictures:
     return _pictures(NAMES, [load(name) for name in NAMES], "scikit-image")
 
 
-def load(name: str) -> np.ndarray[Any, Any]:
+def load(name: str) -> Array:
     """A picture of 512 x 512 grey values in [0, 1]."""
     require_choice(name, NAMES, "name")
     try:
@@ -86,7 +61,7 @@ def load(name: str) -> np.ndarray[Any, Any]:
         raise ImportError(
             "the textures come with scikit-image; install it with pip install 'pursuit[demo]'"
         ) from error
-    picture: np.ndarray[Any, Any] = getattr(data, name)()
+    picture: Array = getattr(data, name)()
     return picture / 255.0
 
 
@@ -104,10 +79,6 @@ def read_folder(folder: str | os.PathLike[str], names: Sequence[str] | None = No
     names
         Pictures to read, in this order, with or without suffix. Ignored if the folder has a table
         ``online_sequence.csv`` (order, file); without both, all pictures are read, sorted by name.
-
-    Returns
-    -------
-    Pictures
     """
     folder = inside(folder, "textures")
     if not folder.is_dir():
@@ -124,26 +95,12 @@ def download(
     names: Sequence[str] = PLATES,
     progress: Callback | None = None,
 ) -> Path:
-    """Download plates of Brodatz's album into a folder that `read_folder` reads.
+    """Download plates of Brodatz's album, and return the folder, which `read_folder` reads.
 
-    They come from the repository JuliaImages/TestImages.jl, which states no licence for them. Files
-    that exist are not downloaded again; ``online_sequence.csv`` is rewritten with this order.
-
-    Parameters
-    ----------
-    folder
-        Where to save them; by default ``textures`` in `cache_folder`.
-    base
-        The address in front of ``/<name>_512.tiff``.
-    names
-        Names of plates in order.
-    progress
-        See `fetch`.
-
-    Returns
-    -------
-    Path
-        The folder.
+    By default this is ``textures`` in `cache_folder`. The plates come from the repository
+    JuliaImages/TestImages.jl, which states no licence for them; `base` is the address in front of
+    ``/<name>_512.tiff``. Files that exist are not downloaded again; ``online_sequence.csv`` is
+    rewritten with the order of `names`. For `progress`, see `fetch`.
     """
     if not names:
         raise ValueError("names must name at least one picture")
@@ -156,32 +113,14 @@ def download(
     return folder
 
 
-# ---- patches --------------------------------------------------------------------------------
-
-
 def patches(
     count: int, half: str = "train", names: tuple[str, ...] = NAMES, size: int = 8, seed: int = 0
 ) -> Tensor:
-    """Random patches of the embedded pictures, normalised, as rows.
+    """Random patches of the embedded pictures as rows, shape (count * len(names), size^2), float32.
 
-    Parameters
-    ----------
-    count
-        Patches of each texture.
-    half
-        "train" for the upper halves of the pictures, "test" for the lower ones.
-    names
-        The textures.
-    size
-        The side of a patch in pixels.
-    seed
-        Seeds positions and order.
-
-    Returns
-    -------
-    Tensor
-        Patches in random order, shape (count * len(names), size^2), float32. Each has mean zero and
-        is divided by ``max(std, 0.02)``: unit variance, but flat patches stay small.
+    There are `count` patches of each texture, in random order, from the upper halves of the
+    pictures ("train") or the lower ones ("test"). Each has mean zero and is divided by
+    ``max(std, 0.02)``: unit variance, but flat patches stay small.
 
     Examples
     --------
@@ -196,39 +135,21 @@ def patches(
         picture = load(name)
         middle = len(picture) // 2
         region = picture[:middle] if half == "train" else picture[middle:]
-        view = windows(region, size)
-        top, left = (rng.integers(0, extent, count) for extent in view.shape[:2])
-        rows.append(view[top, left].reshape(count, -1))
+        rows.append(random_patches(region, count, size, rng))
     x = normalise(np.concatenate(rows))
     rng.shuffle(x)
     return torch.from_numpy(x.astype(np.float32))
 
 
 def draw(
-    picture: Array,
-    count: int,
-    size: int = 8,
-    seed: int = 0,
+    picture: Array, count: int, size: int = 8, seed: int = 0,
     avoid: Sequence[int] | Array | None = None,
-) -> tuple[Tensor, Array]:
-    """Random patches of one picture, normalised as by `patches`; no position is drawn twice.
+) -> tuple[Tensor, Array]:  # fmt: skip
+    """Random patches of one picture, normalised as by `patches`, and their positions.
 
-    Parameters
-    ----------
-    picture
-        Grey values, shape (rows, columns).
-    count, size, seed
-        The number of patches, their side in pixels, and the seed of the positions.
-    avoid
-        Positions that are not drawn, such as those of an earlier draw. Patches at other positions
-        may overlap with them.
-
-    Returns
-    -------
-    patches
-        Shape (count, size^2), float32.
-    positions
-        A patch with its upper left corner at (i, j) has position ``i (columns - size + 1) + j``.
+    No position is drawn twice, and none of those to `avoid`, such as those of an earlier draw;
+    patches at different positions may overlap. A patch with its upper left corner at (i, j) has
+    position ``i (columns - size + 1) + j``.
 
     Examples
     --------
@@ -267,9 +188,6 @@ def draw(
     positions = np.random.default_rng(seed).choice(available, count, replace=False)
     x = normalise(view[np.unravel_index(positions, view.shape[:2])].reshape(count, -1))
     return torch.from_numpy(x.astype(np.float32)), positions
-
-
-# ---- files ----------------------------------------------------------------------------------
 
 
 def _pictures(names: Sequence[str], pictures: Sequence[Array], owner: str) -> Pictures:
@@ -316,9 +234,7 @@ def _boxes(folder: Path) -> dict[str, tuple[int, int, int, int]]:
     """The rectangle of each file from ``splits.csv``: row begin and end, column begin and end."""
     splits = folder / SPLITS
     boxes: dict[str, tuple[int, int, int, int]] = {}
-    if not splits.is_file():
-        return boxes
-    for row in read_table(splits, ("file", *BOUNDS)):
+    for row in read_table(splits, ("file", *BOUNDS)) if splits.is_file() else ():
         top, bottom, left, right = (_integer(row[name], splits) for name in BOUNDS)
         if row["file"] in boxes:
             box = boxes[row["file"]]

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from .frame import Experiment
 
-__all__ = ["EXPERIMENTS", "Entry", "find"]
-
 
 class Entry(NamedTuple):
     """The purpose of an experiment, its data, and its approximate time on one core."""

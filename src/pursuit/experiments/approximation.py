@@ -34,8 +34,6 @@ from ..solvers.solve import solve
 from ..training import fit
 from .frame import Description, Experiment, Part, Settings
 
-__all__ = ["ApproximationSettings", "Reproduction"]
-
 PAPER, OURS = "the paper's encoder", "our encoder"
 FORMS: dict[str, Callable[[RobustNMF, int], ProximalEncoder]] = {
     PAPER: lambda model, layers: ProximalEncoder(
@@ -49,48 +47,26 @@ SHORT = {PAPER: "paper", OURS: "ours"}
 
 @dataclass(frozen=True)
 class ApproximationSettings(Settings):
-    """The values of the paper; those that it does not state are marked.
+    """The values of the paper; * marks those that it does not state.
 
-    Attributes
-    ----------
-    train, test
-        Frames for training, and unseen ones for the results (not stated in the paper).
-    bins
-        Frequencies of the synthetic spectrogram; recordings have 513.
-    atoms
-        The number of atoms q.
-    sigma
-        The noise level that determines the weights: ``lam = sqrt(2) sigma`` and
-        ``lam_star = sqrt(2 max(m, joint)) sigma``.
-    joint
-        The number of frames in this formula, about half a minute of sound (not stated).
-    depths
-        Numbers of layers.
-    training, supervised, batch
-        Training steps without and with targets, and frames in a step (not stated).
-    layers
-        The depth at which the numbers of frames and steps are varied.
-    sizes, steps
-        Training frames for the estimation error, training steps for the optimisation error.
-    iterations
-        The number of iterations of the plain methods.
+    The weights are ``lam = sqrt(2) sigma`` and ``lam_star = sqrt(2 max(m, joint)) sigma``.
     """
 
     seeds: tuple[int, ...] = (0,)
-    train: int = 3000
-    test: int = 1000
-    bins: int = 257
+    train: int = 3000  # frames for training *
+    test: int = 1000  # unseen frames for the results *
+    bins: int = 257  # frequencies of the synthetic spectrogram; recordings have 513
     atoms: int = 25
-    sigma: float = 0.1
-    joint: int = 3000
+    sigma: float = 0.1  # the noise level
+    joint: int = 3000  # frames in the formula of lam_star, about half a minute of sound *
     depths: tuple[int, ...] = (1, 2, 3, 5, 7, 10, 20)
-    training: int = 600
-    supervised: int = 300
-    batch: int = 64
-    layers: int = 7
-    sizes: tuple[int, ...] = (30, 300)
-    steps: tuple[int, ...] = (30, 100, 300)
-    iterations: int = 1000
+    training: int = 600  # training steps without targets *
+    supervised: int = 300  # training steps with targets *
+    batch: int = 64  # frames in a training step *
+    layers: int = 7  # the depth at which the numbers of frames and steps are varied
+    sizes: tuple[int, ...] = (30, 300)  # training frames, for the estimation error
+    steps: tuple[int, ...] = (30, 100, 300)  # training steps, for the optimisation error
+    iterations: int = 1000  # of the plain methods
 
 
 class Reproduction(Experiment):
@@ -121,21 +97,16 @@ class Reproduction(Experiment):
 
     @cached_property
     def frames(self) -> tuple[spectrogram.Spectrogram, spectrogram.Spectrogram]:
-        settings = self.settings
+        train, test, bins = self.settings.train, self.settings.test, self.settings.bins
         if self.data is None:
-            train = spectrogram.synthetic(settings.train, settings.bins, seed=0)
-            return train, spectrogram.synthetic(settings.test, settings.bins, seed=1)
-        return (
-            singing.frames(self.data, "train", settings.train),
-            singing.frames(self.data, "test", settings.test),
-        )
+            return spectrogram.synthetic(train, bins), spectrogram.synthetic(test, bins, seed=1)
+        return singing.frames(self.data, "train", train), singing.frames(self.data, "test", test)
 
     @property
     def stamp(self) -> str:
         sums = (float(part.double().sum()) for half in self.frames for part in half)
-        return " ".join(
-            f"{value:.8g}" for value in sums
-        )  # the last digits depend on the number of threads
+        # the last digits depend on the number of threads
+        return " ".join(f"{value:.8g}" for value in sums)
 
     @property
     def weights(self) -> tuple[float, float]:
@@ -156,11 +127,8 @@ class Reproduction(Experiment):
     @cached_property
     def best(self) -> tuple[Tensor, Tensor]:
         """The optimum of every training and test frame."""
-        train, test = self.frames
-        return (
-            solve(self.model, train.mixture, tol=1e-8).objective,
-            solve(self.model, test.mixture, tol=1e-8).objective,
-        )
+        train, test = (solve(self.model, part.mixture, tol=1e-8) for part in self.frames)
+        return train.objective, test.objective
 
     @property
     def description(self) -> Description:
@@ -168,25 +136,24 @@ class Reproduction(Experiment):
 
         return ApproximationDescription(self)
 
-    # ---- parts ------------------------------------------------------------------------
-
     def parts(self) -> Sequence[Part]:
-        settings, train = self.settings, self._trained
+        settings = self.settings
         work = [Part("reference", "exact codes, ISTA and FISTA", self._reference)]
+
+        def add(name: str, what: str, form: str, depth: int, seed: int, **options: Any) -> None:
+            compute = partial(self._trained, form, depth, seed, **options)
+            work.append(Part(f"{name}-{seed}", f"{form}, {what}", compute))
+
         for seed in settings.seeds:
             for depth, form, regime in product(settings.depths, FORMS, REGIMES):
-                name = f"depth-{SHORT[form]}-{regime}-{depth}-{seed}"
-                what = f"{form}, {depth} layers, {regime}"
-                run = partial(train, form, depth, seed, supervised=regime == "supervised")
-                work.append(Part(name, what, run))
+                name, what = f"depth-{SHORT[form]}-{regime}-{depth}", f"{depth} layers, {regime}"
+                add(name, what, form, depth, seed, supervised=regime == "supervised")
             for form, size in product(FORMS, settings.sizes):
-                name, what = f"size-{SHORT[form]}-{size}-{seed}", f"{form}, {size} training frames"
-                run = partial(train, form, settings.layers, seed, frames=size)
-                work.append(Part(name, what, run))
+                name, what = f"size-{SHORT[form]}-{size}", f"{size} training frames"
+                add(name, what, form, settings.layers, seed, frames=size)
             for form, steps in product(FORMS, settings.steps):
-                name, what = f"steps-{SHORT[form]}-{steps}-{seed}", f"{form}, {steps} steps"
-                run = partial(train, form, settings.layers, seed, steps=steps)
-                work.append(Part(name, what, run))
+                name, what = f"steps-{SHORT[form]}-{steps}", f"{steps} steps"
+                add(name, what, form, settings.layers, seed, steps=steps)
         return work
 
     def _reference(self) -> dict[str, Any]:
@@ -197,24 +164,18 @@ class Reproduction(Experiment):
         numbers["exact_us"] = 1e6 * (time.perf_counter() - begin) / len(test.mixture)
         numbers["exact"] = self._errors(self.model, exact.codes)
         for name in ("ista", "fista"):
-            gaps, errors = [], []
-            runs = islice(iterates(name, self.model, test.mixture), self.settings.iterations)
-            for codes in runs:
-                gaps.append(self._gap(codes))
-                errors.append(self._errors(self.model, codes))
-            numbers[name] = {"gaps": gaps, "errors": errors}
+            numbers[name] = {"gaps": [], "errors": []}
+            steps = iterates(name, self.model, test.mixture)
+            for codes in islice(steps, self.settings.iterations):
+                numbers[name]["gaps"].append(self._gap(codes))
+                numbers[name]["errors"].append(self._errors(self.model, codes))
         return numbers
 
     def _trained(
-        self,
-        form: str,
-        depth: int,
-        seed: int,
-        supervised: bool = False,
-        frames: int | None = None,
-        steps: int | None = None,
-    ) -> dict[str, Any]:
-        """Train an encoder; its gap on training and unseen frames, separation error and time."""
+        self, form: str, depth: int, seed: int, supervised: bool = False,
+        frames: int | None = None, steps: int | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """The gap on training and unseen frames, separation error and time of a trained encoder."""
         settings, (train, test) = self.settings, self.frames
         best = self.best[0]
         if frames is not None:
@@ -222,21 +183,13 @@ class Reproduction(Experiment):
             order = torch.randperm(len(train.mixture), generator=generator)[:frames]
             best, train = best[order], spectrogram.Spectrogram(*(part[order] for part in train))
         encoder = FORMS[form](self.model, depth)
-        options: dict[str, Any] = {}
+        steps = steps or (settings.supervised if supervised else settings.training)
+        options: dict[str, Any] = {"steps": steps, "seed": seed}
         if supervised:
-            options = {
-                "targets": {"low_rank": train.low_rank, "sparse": train.sparse},
-                "regime": Supervised(),
-                "dictionary": "gradient",
-            }
-        fit(
-            encoder,
-            train.mixture,
-            steps=steps or (settings.supervised if supervised else settings.training),
-            batch_size=min(settings.batch, len(train.mixture)),
-            seed=seed,
-            **options,
-        )
+            targets = {"low_rank": train.low_rank, "sparse": train.sparse}
+            options |= {"targets": targets, "regime": Supervised(), "dictionary": "gradient"}
+        batch_size = min(settings.batch, len(train.mixture))
+        fit(encoder, train.mixture, batch_size=batch_size, **options)
         with torch.no_grad():
             codes, known = encoder(test.mixture), encoder(train.mixture)
         numbers: dict[str, Any] = {"errors": self._errors(encoder.model, codes)}
@@ -261,44 +214,33 @@ class Reproduction(Experiment):
         wrong = wrong + (parts.sparse - test.sparse).square().sum(dim=1)
         return float(wrong.mean())
 
-    # ---- result -----------------------------------------------------------------------
-
     def conclude(self, values: Mapping[str, Any]) -> dict[str, Any]:
         settings, reference = self.settings, values["reference"]
 
         def seeds(name: str, key: str) -> list[float]:
             return [values[f"{name}-{seed}"][key] for seed in settings.seeds]
 
+        def gaps(name: str) -> dict[str, Any]:
+            return {key: seeds(name, key) for key in ("gap", "gap_known")}
+
         depths: dict[str, list[dict[str, Any]]] = {}
-        for form in FORMS:
-            for depth in settings.depths:
-                name = f"depth-{SHORT[form]}-unsupervised-{depth}"
-                gaps = seeds(name, "gap")
-                row = {
-                    "layers": depth,
-                    "gap": gaps,
-                    "gap_known": seeds(name, "gap_known"),
-                    "error": seeds(name, "errors"),
-                    "error_supervised": seeds(f"depth-{SHORT[form]}-supervised-{depth}", "errors"),
-                }
-                for method in ("ista", "fista"):
-                    row[f"equals_{method}"] = _equivalent(
-                        reference[method]["gaps"], float(np.mean(gaps))
-                    )
-                if depth == settings.layers:
-                    row["us"] = float(np.median(seeds(name, "us")))
-                depths.setdefault(form, []).append(row)
+        for form, depth in product(FORMS, settings.depths):
+            name = f"depth-{SHORT[form]}-unsupervised-{depth}"
+            row = {"layers": depth, **gaps(name), "error": seeds(name, "errors")}
+            row["error_supervised"] = seeds(f"depth-{SHORT[form]}-supervised-{depth}", "errors")
+            for method in ("ista", "fista"):
+                gap = float(np.mean(row["gap"]))
+                row[f"equals_{method}"] = _equivalent(reference[method]["gaps"], gap)
+            if depth == settings.layers:
+                row["us"] = float(np.median(seeds(name, "us")))
+            depths.setdefault(form, []).append(row)
         tried = {
             kind: {
-                form: [
-                    {kind: value, "gap": seeds(f"{kind}-{SHORT[form]}-{value}", "gap"),
-                     "gap_known": seeds(f"{kind}-{SHORT[form]}-{value}", "gap_known")}
-                    for value in chosen
-                ]
+                form: [{kind: value, **gaps(f"{kind}-{SHORT[form]}-{value}")} for value in chosen]
                 for form in FORMS
             }
             for kind, chosen in (("size", settings.sizes), ("steps", settings.steps))
-        }  # fmt: skip
+        }
         return {
             "optimum": reference["optimum"],
             "weights": {"lam": self.weights[0], "lam_star": self.weights[1]},

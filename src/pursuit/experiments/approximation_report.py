@@ -12,8 +12,6 @@ from ..report import Report
 from .approximation import FORMS, OURS, PAPER, REGIMES, SHORT, Reproduction
 from .frame import Description
 
-__all__ = ["ApproximationDescription"]
-
 ISTA, FISTA, EXACT = "ISTA (untrained)", "FISTA", "exact robust NMF"
 #: the claim of the paper: the iterations needed to reach the gap of an encoder of seven layers
 CLAIMED_LAYERS, CLAIMED_ITERATIONS = 7, 70
@@ -102,19 +100,16 @@ class ApproximationDescription(Description):
         report.figure(self._parts_figure(result), "parts", caption)
 
     def _write_iterations(self, result: Mapping[str, Any], report: Report) -> None:
-        settings = self.settings
         report.section("Equivalent numbers of iterations")
         rows = []
-        for number, depth in enumerate(settings.depths):
+        for number, depth in enumerate(self.settings.depths):
             row = [str(depth)]
             for form in FORMS:
                 point = result["depths"][form][number]
                 gap = float(np.mean(point["gap"]))
-                row += [
-                    f"{gap:.3g} ({100 * gap / result['optimum']:.2g} %)",
-                    _count(point["equals_ista"], settings.iterations),
-                    _count(point["equals_fista"], settings.iterations),
-                ]
+                row.append(f"{gap:.3g} ({100 * gap / result['optimum']:.2g} %)")
+                for method in ("ista", "fista"):
+                    row.append(_count(point[f"equals_{method}"], self.settings.iterations))
             rows.append(row)
         names = ("gap", "ISTA", "FISTA")
         report.table(["T"] + [f"{SHORT[form]}: {name}" for form in FORMS for name in names], rows)
@@ -141,43 +136,38 @@ class ApproximationDescription(Description):
         )
 
     def _write_claim(self, result: Mapping[str, Any], report: Report) -> None:
-        settings = self.settings
-        points = {
-            form: point
-            for form, rows in result["depths"].items()
-            for point in rows
-            if point["layers"] == CLAIMED_LAYERS
-        }
-        if not points:
+        if CLAIMED_LAYERS not in self.settings.depths:
             return
-        equal = points[PAPER]["equals_ista"]
+        number = self.settings.depths.index(CLAIMED_LAYERS)
+        paper, ours = (result["depths"][form][number] for form in (PAPER, OURS))
+        equal = paper["equals_ista"]
         reached = equal is None or equal >= CLAIMED_ITERATIONS
+        ista, fista, our_ista, our_fista = (
+            _count(point[f"equals_{method}"], self.settings.iterations)
+            for point in (paper, ours)
+            for method in ("ista", "fista")
+        )
         report.text(
             f"According to the paper, about {CLAIMED_ITERATIONS} iterations reach the gap of its "
-            f"encoder of {CLAIMED_LAYERS} layers; here it equals "
-            f"{_count(equal, settings.iterations)} (and "
-            f"{_count(points[PAPER]['equals_fista'], settings.iterations)} of FISTA), so the claim "
-            f"{'holds' if reached else 'does NOT hold'}; ours equals "
-            f"{_count(points[OURS]['equals_ista'], settings.iterations)} and "
-            f"{_count(points[OURS]['equals_fista'], settings.iterations)}."
+            f"encoder of {CLAIMED_LAYERS} layers; here it equals {ista} (and {fista} of FISTA), so "
+            f"the claim {'holds' if reached else 'does NOT hold'}; ours equals {our_ista} and "
+            f"{our_fista}."
         )
-        if "us" in points[OURS]:
+        if "us" in ours:
             report.text(
-                f"Time per frame in a batch, measured in this run: {points[OURS]['us']:.0f} us for "
-                f"our encoder of {CLAIMED_LAYERS} layers and {points[PAPER]['us']:.0f} us for the "
-                f"paper's, both compiled; {result['exact']['us']:.0f} us for exact codes certified "
-                "to 1e-6."
+                f"Time per frame in a batch, measured in this run: {ours['us']:.0f} us for our "
+                f"encoder of {CLAIMED_LAYERS} layers and {paper['us']:.0f} us for the paper's, "
+                f"both compiled; {result['exact']['us']:.0f} us for exact codes certified to 1e-6."
             )
 
     def _depth_figure(self, result: Mapping[str, Any]) -> Any:
-        settings = self.settings
-        shown = [k for k in range(1, settings.iterations + 1) if k in _ticks(settings.iterations)]
-        gaps: dict[str, list[Any]] = {
-            name: [(k, result["iterations"][key]["gaps"][k - 1]) for k in shown
-                   if result["iterations"][key]["gaps"][k - 1] > 1e-5 * result["optimum"]]
-            for name, key in ((ISTA, "ista"), (FISTA, "fista"))
-        }  # fmt: skip
-        most = max(settings.depths)
+        # about evenly spaced on a logarithmic axis
+        shown = sorted({round(k) for k in np.geomspace(1, self.settings.iterations, 25)})
+        most = max(self.settings.depths)
+        gaps: dict[str, list[Any]] = {}
+        for name, key in ((ISTA, "ista"), (FISTA, "fista")):
+            points = [(k, result["iterations"][key]["gaps"][k - 1]) for k in shown]
+            gaps[name] = [(k, gap) for k, gap in points if gap > 1e-5 * result["optimum"]]
         errors: dict[str, list[Any]] = {
             ISTA: [(k, result["iterations"]["ista"]["errors"][k - 1]) for k in shown if k <= most]
         }
@@ -186,14 +176,12 @@ class ApproximationDescription(Description):
             gaps[f"{form}, unsupervised"] = [_point(row["layers"], row["gap"]) for row in rows]
             for what, key in (("unsupervised", "error"), ("supervised", "error_supervised")):
                 errors[f"{form}, {what}"] = [_point(row["layers"], row[key]) for row in rows]
-        return plots.panels(
-            [
-                plots.Panel(gaps, "layers or iterations", "mean gap", "optimality gap", log="xy"),
-                plots.Panel(errors, "layers", "mean squared error", "separation error", log="xy",
-                            levels={EXACT: result["exact"]["error"]}),
-            ],
-            size=(4.6, 4.4),
-        )  # fmt: skip
+        left = plots.Panel(gaps, "layers or iterations", "mean gap", "optimality gap", log="xy")
+        levels = {EXACT: result["exact"]["error"]}
+        right = plots.Panel(
+            errors, "layers", "mean squared error", "separation error", log="xy", levels=levels
+        )
+        return plots.panels([left, right], size=(4.6, 4.4))
 
     def _parts_figure(self, result: Mapping[str, Any]) -> Any:
         settings = self.settings
@@ -205,17 +193,14 @@ class ApproximationDescription(Description):
         ):
             curves = {}
             for form in FORMS:
-                rows = list(result["depths"][form] if key == "layers" else result[key][form])
-                whole = next(
-                    (r for r in result["depths"][form] if r["layers"] == settings.layers), None
-                )
-                if key != "layers" and whole is not None:
+                rows = result["depths"][form]
+                if key != "layers":
                     full = settings.train if key == "size" else settings.training
-                    rows = sorted([*rows, {**whole, key: full}], key=lambda row: row[key])
-                curves[f"{form}, unseen frames"] = [_point(row[key], row["gap"]) for row in rows]
-                curves[f"{form}, training frames"] = [
-                    _point(row[key], row["gap_known"]) for row in rows
-                ]
+                    whole = [{**r, key: full} for r in rows if r["layers"] == settings.layers]
+                    rows = sorted([*result[key][form], *whole], key=lambda row: row[key])
+                for where, gap in (("unseen", "gap"), ("training", "gap_known")):
+                    points = [_point(row[key], row[gap]) for row in rows]
+                    curves[f"{form}, {where} frames"] = points
             shown.append(plots.Panel(curves, label, "mean gap", title, log="xy"))
         return plots.panels(shown, size=(3.6, 3.6))
 
@@ -240,8 +225,3 @@ def _count(iterations: int | None, most: int) -> str:
 def _point(x: float, values: Sequence[float]) -> tuple[float, ...]:
     """The mean over seeds, with their range."""
     return float(x), float(np.mean(values)), min(values), max(values)
-
-
-def _ticks(most: int) -> set[int]:
-    """Numbers that are about evenly spaced on a logarithmic axis."""
-    return {round(value) for value in np.geomspace(1, most, 25)}

@@ -3,7 +3,6 @@
 A dictionary of texture patches is learned online, and encoders are trained in two regimes; they and
 exact solvers code unseen patches; a noisy picture is denoised by its codes; and faces of new people
 are split into a low-rank part and outliers. Nothing is cached, because times are measured.
-`demo_report` writes the report.
 """
 
 from __future__ import annotations
@@ -20,19 +19,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from .. import regimes
+from .. import plots, regimes
 from .._threads import limited_threads
 from ..datasets import faces, pictures, textures
 from ..encoders.proximal import ProximalEncoder
 from ..estimators import RobustPCA, SparseCoding
 from ..models import Lasso
 from ..progress import Callback, Progress
+from ..report import Report
 from ..runtime.compiled import Compiled
 from ..runtime.compiled import compile as compile_encoder
 from ..solvers.solve import solve
 from ..training import fit
-
-__all__ = ["Demo"]
 
 Array = np.ndarray[Any, Any]
 
@@ -43,7 +41,9 @@ MANY, FEW = 100_000, 1000
 NOISE, STRENGTH = 0.1, 1.5
 #: faces: people to learn from (the others are new), atoms, and the side of the covering square
 LEARNED, FACE_ATOMS, COVER = 30, 24, 9
-#: the stages of the demonstration
+#: the smallest gap in the figure; below it is rounding
+FLOOR = 1e-7
+#: the number of stages
 STAGES = 4
 
 
@@ -63,72 +63,32 @@ class Coder:
         return 1e6 * statistics.median(self.seconds) / len(self.patches)
 
 
-@dataclass(frozen=True)
-class Denoised:
-    """A picture, its noisy version and reconstructions, their PSNR in dB, and coding times."""
-
-    truth: Array
-    pictures: dict[str, Array]
-    psnr: dict[str, float]
-    seconds: dict[str, float]
-    patches: int
-
-
-@dataclass(frozen=True)
-class SplitFaces:
-    """Covered faces and their two parts, errors behind the squares, and detection rates."""
-
-    known: int
-    shape: tuple[int, int]
-    x: Array
-    low_rank: Array
-    outliers: Array
-    errors: dict[str, float]
-    detected: float
-    false: float
-
-
 class Demo:
-    """The demonstration, stage by stage; results are attributes.
+    """The demonstration: every stage adds a section to the report.
 
-    Parameters
-    ----------
-    callback
-        Receives each stage, and results as its details.
-    steps
-        Training steps of each encoder; by default those of `fit`.
-    seed
-        The seed of all random numbers.
-    threads
-        Threads of every coder.
+    `callback` receives each stage, and results as its details; `steps` are the training steps of
+    each encoder, by default those of `fit`.
     """
 
     columns = ("coder", "us a patch", "times as fast", "gap %", "non-zeros")
 
     def __init__(
-        self,
-        callback: Callback | None = None,
-        steps: int | None = None,
-        seed: int = 0,
-        threads: int = 1,
+        self, callback: Callback | None, steps: int | None, seed: int, threads: int
     ) -> None:
         self.steps, self.seed, self.threads = steps, seed, threads
         self.on = "one thread" if threads == 1 else f"{threads} threads"
+        self.report = Report("pursuit: sparse codes of textures, exact and learned")
         self._callback = callback
         self._stage, self._done = "", -1
 
     def run(self, folder: Path) -> Path:
         """Run all stages, write the report to a folder, and return the path of its page."""
-        from .demo_report import describe
-
         with limited_threads(self.threads):
             self.learn()
             self.compare()
             self.denoise()
             self.split_faces()
-        return describe(self).write(folder)
-
-    # ---- patches ----------------------------------------------------------------------
+        return self.report.write(folder)
 
     def learn(self) -> None:
         """Learn a dictionary of patches and two encoders."""
@@ -146,7 +106,14 @@ class Demo:
             self.copied = ProximalEncoder(self.model, LAYERS)
             regime = regimes.Approximation()
             fit(self.copied, train, regime=regime, steps=self.steps, seed=self.seed)
-        self.training_seconds = time.perf_counter() - begin
+        seconds = time.perf_counter() - begin
+        self.report.section("What was learned")
+        self.report.text(
+            f"A dictionary of {ATOMS} atoms for {PATCH} x {PATCH} patches of three textures, and "
+            f"two encoders of {LAYERS} layers: one trained for the objective itself, one for the "
+            f"exact codes. All of it took {seconds:.0f} seconds on {self.on}."
+        )
+        self.report.figure(plots.atoms(self.coding.components_), "atoms", "The atoms.")
 
     def compare(self) -> None:
         """Code unseen patches with encoders and exact solvers, in turn."""
@@ -172,22 +139,27 @@ class Demo:
                 coder.gap, coder.nonzeros = self._judge(coder.patches, codes)
         for row in self.rows:
             self._tell(", ".join(f"{c}: {e}" for c, e in zip(self.columns, row, strict=True)))
-        self.fista = self._fista(x[:2000])
+        curves = {coder.name: [(coder.microseconds, coder.gap)] for coder in self.coders}
+        curves["FISTA, 5 to 80 steps"] = self._fista(x[:2000])
+        self.report.section("Exact and learned codes")
+        self.report.text(
+            f"{MANY} patches of the lower halves of the pictures, which were not used for learning "
+            f"(scikit-learn: {FEW} of them), {self.on}, median of three interleaved rounds. The "
+            "gap is the distance of the mean objective from the optimum."
+        )
+        self.report.table(self.columns, self.rows)
+        caption = "Time against gap: the lower left corner is the best."
+        self.report.figure(plots.front(curves, floor=FLOOR), "front", caption)
 
     @property
     def rows(self) -> list[list[str]]:
         """The table of coders, with `columns`."""
-        reference = self.coders[-1].microseconds
-        return [
-            [
-                coder.name,
-                f"{coder.microseconds:.2f}",
-                f"{reference / coder.microseconds:.0f}",
-                f"{100 * max(coder.gap, 0):.2g}",
-                f"{coder.nonzeros:.1f}",
-            ]
-            for coder in self.coders
-        ]
+        rows = []
+        for coder in self.coders:
+            us, faster = coder.microseconds, self.coders[-1].microseconds / coder.microseconds
+            gap, nonzeros = f"{100 * max(coder.gap, 0):.2g}", f"{coder.nonzeros:.1f}"
+            rows.append([coder.name, f"{us:.2f}", f"{faster:.0f}", gap, nonzeros])
+        return rows
 
     def _fista(self, x: Array) -> list[tuple[float, float]]:
         """Microseconds and gap of some numbers of steps."""
@@ -209,8 +181,6 @@ class Demo:
         value = self.model.objective(signals.double(), z.double())
         nonzeros = float((z != 0).sum(dim=1).double().mean())
         return float((value - best).mean() / best.mean()), nonzeros
-
-    # ---- a picture --------------------------------------------------------------------
 
     def denoise(self) -> None:
         """Denoise a picture by the mean of its overlapping coded patches."""
@@ -239,15 +209,26 @@ class Demo:
             codes = code(x)
             seconds[name] = time.perf_counter() - begin
             patches = STRENGTH * NOISE * (codes @ atoms) + means
-            versions[name] = reconstruct_from_patches_2d(
-                patches.reshape(-1, PATCH, PATCH), noisy.shape
-            )
-        self.psnr = {name: _psnr(version, lower) for name, version in versions.items()}
+            squares = patches.reshape(-1, PATCH, PATCH)
+            versions[name] = reconstruct_from_patches_2d(squares, noisy.shape)
+        self.psnr = {  # in dB
+            name: float(-10 * np.log10(np.mean((version - lower) ** 2)))
+            for name, version in versions.items()
+        }
         for name, value in self.psnr.items():
             self._tell(f"{name}: {value:.2f} dB")
-        self.denoised = Denoised(lower, versions, self.psnr, seconds, len(x))
-
-    # ---- faces ------------------------------------------------------------------------
+        self.report.section("Denoising")
+        self.report.text(
+            f"Noise of standard deviation {NOISE} on a part of the brick picture that was not used "
+            "for learning; every 8 x 8 patch is coded and the overlapping patches are averaged. "
+            f"Coding {len(x)} patches took {seconds['encoder']:.3f} s with the encoder and "
+            f"{seconds['exact codes']:.3f} s exactly."
+        )
+        rows = [[name, f"{value:.2f}"] for name, value in self.psnr.items()]
+        self.report.table(["picture", "PSNR, dB"], rows)
+        titles = [f"{name}, {value:.1f} dB" for name, value in self.psnr.items()]
+        figure = plots.compare([*versions.values(), lower], [*titles, "the picture"])
+        self.report.figure(figure, "denoised")
 
     def split_faces(self) -> None:
         """Split covered faces of new people into low rank and outliers."""
@@ -259,12 +240,9 @@ class Demo:
         truth = new.reshape(len(new), -1)
         x, hidden = _covered(new, self.seed)
         pca = RobustPCA(
-            FACE_ATOMS,
-            layers=7,
-            steps=self.steps or 250,
-            random_state=self.seed,
+            FACE_ATOMS, layers=7, steps=self.steps or 250, random_state=self.seed,
             threads=self.threads,
-        )
+        )  # fmt: skip
         with self._timed("robust PCA of faces"):
             pca.fit(known)
         parts = pca.split(x)
@@ -278,9 +256,18 @@ class Demo:
         detected = float((marked & hidden).sum() / hidden.sum())
         false = float((marked & ~hidden).sum() / (~hidden).sum())
         self._tell(f"{100 * detected:.0f} % of the covered pixels are outliers")
-        self.faces = SplitFaces(len(known), shape, x, low_rank, outliers, errors, detected, false)
-
-    # ---- progress ---------------------------------------------------------------------
+        self.report.section("Faces with something in front")
+        self.report.text(
+            f"Robust PCA with {FACE_ATOMS} atoms was learned from {len(known)} pictures of "
+            f"{LEARNED} people. These are others, each covered by a square of noise. The encoder "
+            f"splits them into a low-rank part and outliers; {100 * detected:.0f} % of the covered "
+            f"pixels and {100 * false:.0f} % of the others are outliers. Behind the squares the "
+            "distance from the true face is (root mean square):"
+        )
+        self.report.table(["", "distance"], [[name, f"{e:.3f}"] for name, e in errors.items()])
+        figure = plots.decomposition(x[:6], low_rank[:6], outliers[:6], shape=shape, rows=6)
+        caption = "Input, low rank and outliers of faces that were not used for learning."
+        self.report.figure(figure, "faces", caption)
 
     def _begin(self, stage: str) -> None:
         self._stage, self._done = stage, self._done + 1
@@ -301,18 +288,9 @@ def _scikit(atoms: Array, threads: int) -> Callable[[Array], Array]:
     """The coder of scikit-learn in double precision; in single its stopping rule is never met."""
     from sklearn.decomposition import SparseCoder
 
-    coder = SparseCoder(
-        atoms.astype(np.float64),
-        transform_algorithm="lasso_cd",
-        transform_alpha=LAM,
-        n_jobs=threads,
-    )
-
-    def run(x: Array) -> Array:
-        codes: Array = coder.transform(x.astype(np.float64))
-        return codes
-
-    return run
+    options = {"transform_algorithm": "lasso_cd", "transform_alpha": LAM, "n_jobs": threads}
+    coder = SparseCoder(atoms.astype(np.float64), **options)
+    return lambda x: coder.transform(x.astype(np.float64))
 
 
 def _noisy_patches(picture: Array) -> tuple[Array, Array]:
@@ -331,10 +309,6 @@ def _covered(new: Array, seed: int) -> tuple[Array, Array]:
         mask[top : top + COVER, left : left + COVER] = True
         face[mask] = rng.random(COVER * COVER)
     return x.reshape(len(x), -1), hidden.reshape(len(x), -1)
-
-
-def _psnr(picture: Array, truth: Array) -> float:
-    return float(-10 * np.log10(np.mean((picture - truth) ** 2)))
 
 
 def _rms(error: Array, where: Array) -> float:

@@ -14,7 +14,7 @@ import platform
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,17 +25,12 @@ from ..files import write_whole
 from ..progress import Callback, Progress
 from ..report import Report
 
-__all__ = ["Description", "Experiment", "Part", "Settings", "run"]
-
 
 @dataclass(frozen=True)
 class Settings:
     """The settings of an experiment; the defaults of subclasses are the values of the paper.
 
-    Attributes
-    ----------
-    seeds
-        Everything random is repeated for each seed; figures show mean and range.
+    Everything random is repeated for each seed; figures show mean and range.
     """
 
     seeds: tuple[int, ...] = (0, 1, 2)
@@ -43,32 +38,17 @@ class Settings:
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of work that is cached.
-
-    Attributes
-    ----------
-    name
-        The name of its file.
-    what
-        What is computed, for the display of progress.
-    compute
-        The function that computes it; its result must be serialisable as JSON.
-    """
+    """A piece of work that is cached in a file of that name."""
 
     name: str
-    what: str
-    compute: Callable[[], Any]
+    what: str  # what is computed, for the display of progress
+    compute: Callable[[], Any]  # its result must be serialisable as JSON
 
 
 class Experiment(ABC):
     """The numbers of a figure or table of the paper.
 
-    Parameters
-    ----------
-    settings
-        The settings.
-    data
-        The folder with the real data; by default embedded or synthetic data are used.
+    `data` is the folder with the real data; by default embedded or synthetic data are used.
     """
 
     name: ClassVar[str]
@@ -134,23 +114,10 @@ class Description(ABC):
 def run(
     experiment: Experiment, folder: Path, callback: Callback | None = None
 ) -> tuple[dict[str, Any], Path]:
-    """Compute the missing parts and write result.json and the report.
+    """Compute the missing parts, and write result.json and the report to a folder.
 
-    Parameters
-    ----------
-    experiment
-        The experiment.
-    folder
-        The folder of the parts, the result and the report.
-    callback
-        Called before each part that is computed, and before the report.
-
-    Returns
-    -------
-    result
-        The result as plain data.
-    page
-        The path of the report.
+    Returns the result as plain data, and the path of the report. The callback is called before each
+    part that is computed, and before the report.
     """
     kept = folder / "parts" / experiment.fingerprint
     kept.mkdir(parents=True, exist_ok=True)
@@ -181,7 +148,11 @@ def run(
         "settings": asdict(experiment.settings),
         **experiment.conclude(values),
         "seconds": round(seconds, 1),
-        "versions": _versions(),
+        "versions": {
+            "pursuit": __version__,
+            "torch": torch.__version__,
+            "Python": platform.python_version(),
+        },
     }
     write_whole(folder / "result.json", (json.dumps(result, indent=1) + "\n").encode())
     report = Report(description.title)
@@ -199,7 +170,10 @@ def _append(
         report.text(sentence)
     report.section("Data and settings")
     report.text(f"Data: {description.source}.")
-    rows = [[field.name, _shown(getattr(settings, field.name))] for field in fields(settings)]
+    rows = []
+    for name, value in asdict(settings).items():
+        shown = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        rows.append([name, shown])
     report.table(["setting", "value"], rows)
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     report.text(
@@ -216,15 +190,3 @@ def _read(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return entry if isinstance(entry, dict) and entry.keys() == {"value", "seconds"} else None
-
-
-def _shown(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def _versions() -> dict[str, str]:
-    return {
-        "pursuit": __version__,
-        "torch": torch.__version__,
-        "Python": platform.python_version(),
-    }

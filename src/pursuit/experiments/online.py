@@ -8,9 +8,9 @@ writes the report.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,6 @@ from ..solvers.solve import solve
 from ..training import fit
 from .frame import Description, Experiment, Part, Settings
 
-__all__ = ["OnlineSettings", "Reproduction"]
-
 EXACT = "exact codes, online dictionary"
 ONLINE = "online, unsupervised"
 OFFLINE = "offline, unsupervised"
@@ -45,42 +43,20 @@ ORDER = (EXACT, ONLINE, OFFLINE, COPIED)
 
 @dataclass(frozen=True)
 class OnlineSettings(Settings):
-    """The values of the paper; those that it does not state are marked.
+    """The values of the paper; * marks those that it does not state."""
 
-    Attributes
-    ----------
-    block
-        Patches of each texture.
-    patch, atoms, lam
-        Side of a patch, number of atoms, weight of the Lasso.
-    layers
-        Layers of the coordinate encoders.
-    window, step
-        Samples in the window of online learning, and by how many the window moves at a time.
-    offline
-        Other patches, of all textures together, that the offline encoders learn from.
-    passes
-        Passes over them for their dictionary (not stated in the paper).
-    training
-        Training steps of the offline encoders; None for the default of `fit` (not stated).
-    updates
-        Gradient steps of the online encoders for each position of the window (not stated).
-    recommended
-        Layers of the recommended encoder (ours).
-    """
-
-    block: int = 10_000
-    patch: int = 8
+    block: int = 10_000  # patches of each texture
+    patch: int = 8  # side of a patch
     atoms: int = 64
     lam: float = 1.0
-    layers: int = 4
-    window: int = 1000
-    step: int = 100
-    offline: int = 6000
-    passes: int = 5
-    training: int | None = None
-    updates: int = 10
-    recommended: int = 7
+    layers: int = 4  # of the coordinate encoders
+    window: int = 1000  # samples in the window of online learning
+    step: int = 100  # samples by which the window moves at a time
+    offline: int = 6000  # other patches, of all textures together, for the offline encoders
+    passes: int = 5  # over them, for the offline dictionary *
+    training: int | None = None  # steps of the offline encoders, by default those of `fit` *
+    updates: int = 10  # gradient steps of the online encoders for each position of the window *
+    recommended: int = 7  # layers of the recommended encoder *
 
 
 class Reproduction(Experiment):
@@ -91,8 +67,7 @@ class Reproduction(Experiment):
 
     def __init__(self, settings: Settings, data: Path | None = None) -> None:
         super().__init__(settings, data)
-        self._streams: dict[int, tuple[Tensor, Tensor]] = {}
-        self._models: dict[int, Lasso] = {}
+        self._drawn, self._first_model = cache(self._draw), cache(self._learn_first)
 
     @classmethod
     def configure(cls, data: Path | None, quick: bool) -> OnlineSettings:
@@ -115,19 +90,17 @@ class Reproduction(Experiment):
         return " ".join(f"{float(picture.sum()):.8g}" for picture in self.pictures.pictures)
 
     def parts(self) -> Sequence[Part]:
-        work = []
-        for seed in self.settings.seeds:
-            for name, what, compute in (
-                ("offline", "training encoders offline", self._offline),
-                ("online", "following the stream", self._follow),
-                (
-                    "recommended",
-                    "following the stream with the recommended encoder",
-                    partial(self._follow, recommended=True),
-                ),
-            ):
-                work.append(Part(f"{name}-{seed}", f"seed {seed}: {what}", partial(compute, seed)))
-        return work
+        ours = partial(self._follow, recommended=True)
+        kinds: tuple[tuple[str, str, Callable[[int], Any]], ...] = (
+            ("offline", "training encoders offline", self._offline),
+            ("online", "following the stream", self._follow),
+            ("recommended", "following the stream with the recommended encoder", ours),
+        )
+        return [
+            Part(f"{name}-{seed}", f"seed {seed}: {what}", partial(compute, seed))
+            for seed in self.settings.seeds
+            for name, what, compute in kinds
+        ]
 
     @property
     def description(self) -> Description:
@@ -135,15 +108,8 @@ class Reproduction(Experiment):
 
         return OnlineDescription(self)
 
-    # ---- parts ------------------------------------------------------------------------
-
-    def _drawn(self, seed: int) -> tuple[Tensor, Tensor]:
-        """The stream, and the patches that the offline encoders learn from; drawn once per seed."""
-        if seed not in self._streams:
-            self._streams[seed] = self._draw(seed)
-        return self._streams[seed]
-
     def _draw(self, seed: int) -> tuple[Tensor, Tensor]:
+        """The stream, and the patches that the offline encoders learn from."""
         settings, pictures = self.settings, self.pictures.pictures
         stream, others = [], []
         each = settings.offline // len(pictures)
@@ -170,99 +136,68 @@ class Reproduction(Experiment):
             curves[name] = self._chunks(_objective(encoder, stream))
         return curves
 
-    def _first_model(self, seed: int) -> Lasso:
+    def _learn_first(self, seed: int) -> Lasso:
         """The model on a dictionary of the first window, where online learning starts."""
-        if seed not in self._models:
-            settings = self.settings
-            window = self._drawn(seed)[0][: settings.window]
-            atoms = learn(window, settings.atoms, settings.lam, passes=3, seed=seed)
-            self._models[seed] = Lasso(atoms, settings.lam)
-        return self._models[seed]
+        settings = self.settings
+        window = self._drawn(seed)[0][: settings.window]
+        atoms = learn(window, settings.atoms, settings.lam, passes=3, seed=seed)
+        return Lasso(atoms, settings.lam)
 
     def _follow(self, seed: int, recommended: bool = False) -> dict[str, list[float]]:
         """Objectives and optima of an online encoder; chunks are measured, then learned from."""
         settings = self.settings
         stream, _ = self._drawn(seed)
         model = self._first_model(seed)
-        encoder = self._recommended(model) if recommended else CoordinateEncoder(
-            model, settings.layers
-        )  # fmt: skip
+        if recommended:
+            layers = settings.recommended
+            widths = coordinate_schedule(model.code_size, layers)
+            encoder = CoordinateEncoder(
+                model, layers, coordinates=widths, step="model", momentum=True, final="partial"
+            )
+        else:
+            encoder = CoordinateEncoder(model, settings.layers)
         learner = OnlineLearner(
-            encoder,
-            window=settings.window,
-            chunk=settings.step,
-            steps=settings.updates,
-            seed=seed,
+            encoder, window=settings.window, chunk=settings.step, steps=settings.updates, seed=seed
         )
         curves: dict[str, list[float]] = {"objective": [], "optimum": []}
-        for chunk in _cut(stream, settings.step):
+        for chunk in torch.split(stream, settings.step):
             curves["objective"].append(float(_objective(encoder, chunk).mean()))
             curves["optimum"].append(float(solve(encoder.model, chunk).objective.mean()))
             learner.partial_fit(chunk)
         curves["changes"] = [float(change) for change in learner.changes]
         return curves
 
-    def _recommended(self, model: Lasso) -> CoordinateEncoder:
-        layers = self.settings.recommended
-        widths = coordinate_schedule(model.code_size, layers)
-        return CoordinateEncoder(
-            model, layers, coordinates=widths, step="model", momentum=True, final="partial"
-        )
-
     def _chunks(self, values: Tensor) -> list[float]:
-        return [float(chunk.mean()) for chunk in _cut(values, self.settings.step)]
-
-    # ---- result -----------------------------------------------------------------------
+        return [float(chunk.mean()) for chunk in torch.split(values, self.settings.step)]
 
     def conclude(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        settings = self.settings
-        curves: dict[str, list[list[float]]] = {}
-        optima: dict[str, list[list[float]]] = {}
-        for seed in settings.seeds:
-            offline, online, ours = (
-                values[f"{name}-{seed}"] for name in ("offline", "online", "recommended")
-            )
-            for name, curve, optimum in (
-                (EXACT, online["optimum"], online["optimum"]),
-                (ONLINE, online["objective"], online["optimum"]),
-                (OFFLINE, offline[OFFLINE], offline["optimum"]),
-                (COPIED, offline[COPIED], offline["optimum"]),
-                (RECOMMENDED, ours["objective"], ours["optimum"]),
-            ):
-                curves.setdefault(name, []).append(curve)
-                optima.setdefault(name, []).append(optimum)
-        halves = {name: [self._halves(one) for one in runs] for name, runs in curves.items()}
-        bests = {name: [self._halves(one) for one in runs] for name, runs in optima.items()}
+        def runs(part: str, key: str) -> list[list[float]]:
+            return [values[f"{part}-{seed}"][key] for seed in self.settings.seeds]
+
+        sources = {
+            EXACT: ("online", "optimum"),
+            ONLINE: ("online", "objective"),
+            OFFLINE: ("offline", OFFLINE),
+            COPIED: ("offline", COPIED),
+            RECOMMENDED: ("recommended", "objective"),
+        }
+        curves = {name: runs(part, key) for name, (part, key) in sources.items()}
+        optima = {name: runs(part, "optimum") for name, (part, _) in sources.items()}
+        chunks = self.settings.block // self.settings.step
         blocks = []
         for number, texture in enumerate(self.pictures.names):
-            value = {name: [half[number] for half in runs] for name, runs in halves.items()}
-            best = {name: [half[number] for half in runs] for name, runs in bests.items()}
-            blocks.append(
-                {
-                    "texture": texture,
-                    "objective": value,
-                    "optimum": best,
-                    "holds": [
-                        _comes_before(value[a], value[b], equal=a == EXACT)
-                        for a, b in pairwise(ORDER)
-                    ],
-                }
+            # the second half of a block
+            half = slice(number * chunks + chunks // 2, (number + 1) * chunks)
+            value, best = (
+                {name: [float(np.mean(run[half])) for run in each] for name, each in kind.items()}
+                for kind in (curves, optima)
             )
-        changes = {
-            name: [values[f"{part}-{seed}"]["changes"] for seed in settings.seeds]
-            for name, part in ((ONLINE, "online"), (RECOMMENDED, "recommended"))
-        }
+            holds = [
+                _comes_before(value[a], value[b], equal=a == EXACT) for a, b in pairwise(ORDER)
+            ]
+            blocks.append({"texture": texture, "objective": value, "optimum": best, "holds": holds})
+        changes = {name: runs(sources[name][0], "changes") for name in (ONLINE, RECOMMENDED)}
         return {"curves": curves, "blocks": blocks, "changes": changes}
-
-    def _halves(self, curve: Sequence[float]) -> list[float]:
-        """The mean over the second half of each block."""
-        chunks = self.settings.block // self.settings.step
-        starts = range(0, len(curve), chunks)
-        return [float(np.mean(curve[start + chunks // 2 : start + chunks])) for start in starts]
-
-
-def _cut(x: Tensor, size: int) -> list[Tensor]:
-    return [x[start : start + size] for start in range(0, len(x), size)]
 
 
 def _objective(encoder: Encoder, x: Tensor) -> Tensor:

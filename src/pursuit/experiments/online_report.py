@@ -13,8 +13,6 @@ from ..report import Report
 from .frame import Description
 from .online import COPIED, EXACT, OFFLINE, ONLINE, ORDER, RECOMMENDED, Reproduction
 
-__all__ = ["OnlineDescription"]
-
 #: chunks over which curves are averaged for the figure
 SMOOTH = 5
 
