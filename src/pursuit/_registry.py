@@ -8,8 +8,6 @@ from __future__ import annotations
 from inspect import signature
 from typing import Any, ClassVar, TypeVar
 
-__all__ = ["Registered", "arguments_of", "class_of", "name_of"]
-
 T = TypeVar("T", bound="Registered")
 
 
@@ -31,10 +29,7 @@ class Registered:
 def name_of(obj: Registered) -> str:
     """Return the name under which the class of an object is known.
 
-    Raises
-    ------
-    TypeError
-        If the name belongs to another class, so that it would be ambiguous in a file.
+    Raises a TypeError if the name belongs to another class, so that a file would be ambiguous.
     """
     kind = type(obj)
     known = obj.classes.get(kind.__name__)
@@ -47,13 +42,7 @@ def name_of(obj: Registered) -> str:
 
 
 def class_of(base: type[T], name: object) -> type[T]:
-    """Return the class that is known by a name.
-
-    Raises
-    ------
-    ValueError
-        If there is none.
-    """
+    """Return the class that is known by a name, or raise a ValueError if there is none."""
     kind = base.classes.get(name) if isinstance(name, str) else None
     if kind is None:
         raise ValueError(

@@ -15,8 +15,6 @@ from torch import Tensor
 
 from .encoders.trainable import Trainable
 
-__all__ = ["guard", "hard_rows"]
-
 #: the number of rows of a batch for each hard row
 SHARE = 8
 #: hard rows are up to this many times larger than the rows that they are made of. Larger factors
@@ -30,20 +28,6 @@ def guard(encoder: Trainable, x: Tensor, rng: np.random.Generator) -> Tensor:
     The term is ``mean_i max(0, log F(y_i, z(y_i)) - log F(y_i, 0))`` over `hard_rows` y of x. It is
     zero, and so is its gradient, as long as no code is worse than zero; the logarithm makes a
     row that blows up by a factor of 10^10 count 23, not 10^10.
-
-    Parameters
-    ----------
-    encoder
-        The encoder that is trained.
-    x
-        The signals of a mini-batch, shape (n, m).
-    rng
-        The source of randomness.
-
-    Returns
-    -------
-    Tensor
-        A number, with gradients.
     """
     rows = hard_rows(x, rng)
     model, y = encoder.model, encoder.prepare(rows)
@@ -54,7 +38,7 @@ def guard(encoder: Trainable, x: Tensor, rng: np.random.Generator) -> Tensor:
 
 
 def hard_rows(x: Tensor, rng: np.random.Generator) -> Tensor:
-    """Return signals that are harder to encode than x, made of its rows, shape (ceil(n / 8), m).
+    """Return signals that are harder to encode than x, shape (ceil(n / 8), m).
 
     In equal parts sums of two rows (divided by sqrt(2)), rows with their features shuffled, and
     plain rows, each multiplied by a factor between 1 and `LARGEST`, uniform on a logarithmic scale.
@@ -67,5 +51,4 @@ def hard_rows(x: Tensor, rng: np.random.Generator) -> Tensor:
     rows = x[first]
     rows = torch.where(kind == 0, (rows + x[second]) / 2**0.5, rows)
     rows = torch.where(kind == 1, rows.gather(1, order), rows)
-    factors = torch.from_numpy(LARGEST ** rng.random((count, 1))).to(x)
-    return rows * factors
+    return rows * torch.from_numpy(LARGEST ** rng.random((count, 1))).to(x)

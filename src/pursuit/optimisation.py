@@ -15,18 +15,11 @@ from torch import Tensor
 
 from .encoders.trainable import Kind, Role
 
-__all__ = ["CLIP", "RATES", "adam_state", "adam_tensors", "default_steps", "learning_rate"]
-
 #: Adam's learning rate for each role of a parameter, in its unit, at the start of the cosine decay.
 #: The rate of a matrix with N entries is RATES["matrix"] / N^0.75, since all entries move at once.
 #: Thresholds move by a fraction of their mean, dictionaries by a fraction of an atom's mean norm.
-RATES: dict[Role, float] = {
-    "matrix": 2.0,
-    "scalar": 1e-2,
-    "diagonal": 3e-3,
-    "threshold": 0.03,
-    "dictionary": 1e-3,
-}
+RATES: dict[Role, float] = {"matrix": 2.0, "scalar": 1e-2, "diagonal": 3e-3}
+RATES |= {"threshold": 0.03, "dictionary": 1e-3}
 #: upper bound of the rate of a matrix, in its unit
 LARGEST_RATE = 2e-2
 #: the largest norm of the gradient, as a multiple of the loss of the untrained encoder
@@ -34,19 +27,9 @@ CLIP = 0.4
 
 
 def learning_rate(kind: Kind, parameter: Tensor) -> float:
-    """The learning rate of a parameter.
+    """The learning rate of a parameter with the given initial values.
 
-    Parameters
-    ----------
-    kind
-        What the parameter is.
-    parameter
-        Its values at the start. A matrix with three dimensions is a stack of the matrices of
-        several layers, whose size is that of one of them.
-
-    Returns
-    -------
-    float
+    A matrix with three dimensions is a stack; the size of one of its matrices counts.
     """
     rate = RATES[kind.role]
     match kind.role:

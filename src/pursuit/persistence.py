@@ -17,13 +17,12 @@ from torch import Tensor, nn
 
 from . import files
 from ._registry import class_of
+from ._words import one_line
 from .descriptions import describe_model, restore_model
 from .encoders import Encoder, EncoderBank
-from .files import below, one_line
+from .files import below
 from .models import SparseModel
 from .operators import without_zero_atoms
-
-__all__ = ["below", "build", "describe", "load", "read", "save", "write"]
 
 #: the most layers of an encoder
 MOST_LAYERS = 100_000

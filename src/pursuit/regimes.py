@@ -17,21 +17,14 @@ from torch import Tensor, nn
 
 from ._checks import as_number
 from .batches import Batch, Targets
-from .encoders.bank import EncoderBank
+from .encoders.bank import EncoderBank, squared_errors
 from .encoders.trainable import Trainable, require_members
+from .files import below, joined
 from .models import SparseModel
 from .solvers.solve import solve
 
-__all__ = [
-    "Approximation",
-    "Batch",
-    "Custom",
-    "Discriminative",
-    "Regime",
-    "Supervised",
-    "Unsupervised",
-    "Weighted",
-]
+__all__ = ["Approximation", "Batch", "Custom", "Discriminative", "Regime"]
+__all__ += ["Supervised", "Unsupervised", "Weighted"]
 
 Codes = Tensor | list[Tensor]
 
@@ -49,16 +42,9 @@ class Regime(ABC):
 
     @abstractmethod
     def loss(self, encoder: nn.Module, batch: Batch, codes: Codes) -> Tensor:
-        """The loss of the codes of a batch, a scalar tensor.
+        """The loss of a batch, a scalar tensor.
 
-        Parameters
-        ----------
-        encoder
-            The encoder, or the bank, that computed the codes.
-        batch
-            The samples.
-        codes
-            Their codes, shape (n, q); for a bank a list with the codes of each encoder.
+        The codes are those of the encoder, shape (n, q); for a bank a list with those of each.
         """
 
     def begin(self, encoder: nn.Module, batch: Batch) -> None:
@@ -195,11 +181,7 @@ class Supervised(Regime):
     name = "supervised"
 
     def __init__(
-        self,
-        signal: float = 1.0,
-        low_rank: float = 1.0,
-        sparse: float = 1.0,
-        penalty: float = 0.0,
+        self, signal: float = 1.0, low_rank: float = 1.0, sparse: float = 1.0, penalty: float = 0.0
     ) -> None:
         self.signal = as_number(signal, "signal")
         self.low_rank = as_number(low_rank, "low_rank")
@@ -296,18 +278,11 @@ class Discriminative(Regime):
         """Errors or energies, and which of them belong to the label, both (n, classes)."""
         if isinstance(encoder, EncoderBank):
             assert isinstance(codes, list)
-            measure = torch.stack(
-                [
-                    member.model.residual(member.prepare(batch.x), z).square().sum(dim=-1)
-                    for member, z in zip(encoder, codes, strict=True)
-                ],
-                dim=-1,
-            )
+            measure = squared_errors(encoder, batch.x, codes)
         else:
             single, codes = _single(encoder, codes, self.name)
-            model = single.model
-            labels = model.block_labels.to(codes.device)
-            energies = codes.new_zeros(len(codes), len(model.blocks))
+            labels = single.model.block_labels.to(codes.device)
+            energies = codes.new_zeros(len(codes), len(single.model.blocks))
             measure = energies.index_add(-1, labels, codes.square())
         return measure, _one_hot(batch.targets, measure.shape)
 
@@ -331,9 +306,7 @@ class Custom(Regime):
 
 
 class Weighted(Regime):
-    """``sum_k w_k loss_k``, a weighted sum of regimes.
-
-    It minimises the objective of the model if all of its terms do.
+    """``sum_k w_k loss_k``, which minimises the objective of the model if all regimes do.
 
     Parameters
     ----------
@@ -366,21 +339,12 @@ class Weighted(Regime):
 
     @property
     def state(self) -> dict[str, float]:
-        return {
-            f"{number}.{key}": value
-            for number, (_, regime) in enumerate(self.terms)
-            for key, value in regime.state.items()
-        }
+        return joined({str(number): regime.state for number, (_, regime) in enumerate(self.terms)})
 
     @state.setter
     def state(self, values: Mapping[str, float]) -> None:
         for number, (_, regime) in enumerate(self.terms):
-            prefix = f"{number}."
-            regime.state = {
-                key.removeprefix(prefix): value
-                for key, value in values.items()
-                if key.startswith(prefix)
-            }
+            regime.state = below(values, f"{number}.")
 
 
 def as_regime(regime: Any) -> Regime:

@@ -21,9 +21,8 @@ from .encoders.bank import EncoderBank
 from .encoders.trainable import Trainable
 from .progress import Callback
 from .regimes import Regime, Unsupervised, as_regime
-from .training_loop import History, Run
-
-__all__ = ["History", "fit"]
+from .training_loop import History as History
+from .training_loop import Run
 
 
 def fit(
@@ -60,8 +59,8 @@ def fit(
         What the encoder is trained for, by default `regimes.Unsupervised`: a regime, or any
         callable ``(encoder, batch) -> loss``.
     dictionary
-        "fixed"; "gradient": trained by the same optimiser; "statistics": solved for, from the
-        statistics of the codes. The constraints of the dictionary are kept.
+        "fixed"; "gradient": trained by the same optimiser; "statistics": computed from statistics
+        of the codes. Constraints on the dictionary are kept.
     steps
         The number of mini-batches; by default a number that depends on the size of the encoder.
     validation
@@ -82,10 +81,10 @@ def fit(
     batch_size
         Rows of a mini-batch, where x is an array.
     rate
-        A factor of all learning rates.
+        A factor for all learning rates.
     layerwise
-        The weight of the mean loss of the earlier layers. It makes every prefix of the encoder
-        usable, and costs accuracy at full depth.
+        The weight of the mean loss of the earlier layers. With it every prefix of the encoder is
+        usable, at the cost of accuracy at full depth.
 
     Returns
     -------

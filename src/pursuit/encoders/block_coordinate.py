@@ -7,8 +7,6 @@ from torch import Tensor
 from ..models import SparseModel
 from .coordinate import Greedy
 
-__all__ = ["BlockCoordinateEncoder"]
-
 
 class BlockCoordinateEncoder(Greedy):
     """T greedy block steps with learnable matrices, scalars and thresholds.

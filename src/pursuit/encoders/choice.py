@@ -8,8 +8,6 @@ from .coordinate import CoordinateEncoder
 from .encoder import Encoder
 from .proximal import ProximalEncoder
 
-__all__ = ["choose_encoder", "coordinate_schedule"]
-
 
 def choose_encoder(model: SparseModel, layers: int) -> Encoder:
     """Build the encoder that approximates the model best with the given number of layers.

@@ -13,8 +13,6 @@ from .._checks import require_choice
 from ..models import SparseModel
 from .encoder import Encoder
 
-__all__ = ["CoordinateEncoder", "Greedy"]
-
 
 class Greedy(Encoder):
     """The base of encoders whose layers take over a part of the candidate, and whose last may not.

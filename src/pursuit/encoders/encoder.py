@@ -27,8 +27,6 @@ from .lowering import lower
 from .steps import STEPS, LayerParameters, Quadratic, Scalars, Setting
 from .trainable import Kind
 
-__all__ = ["Encoder"]
-
 #: numbers of a code matrix that one tile holds: the element-wise work between two products then
 #: stays in the second-level cache (and no power of two, whose tiles compete for the same lines)
 TILE_NUMBERS = 3 * 2**15

@@ -17,8 +17,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Form", "Gram", "Layer", "Mix", "Residual", "Scalar", "combine"]
-
 #: scalars below this are not divided by
 SMALLEST = 1e-3
 #: a learned scalar while gradients are recorded; a plain number otherwise, which costs no pass

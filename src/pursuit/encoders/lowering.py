@@ -15,8 +15,6 @@ from ..runtime import program as runtime
 from ..runtime.program import Program
 from .forms import Gram, Layer, Mix
 
-__all__ = ["lower"]
-
 Array = np.ndarray[Any, Any]
 
 

@@ -8,8 +8,6 @@ from torch import Tensor
 from ..models import SparseModel
 from .encoder import Encoder
 
-__all__ = ["ProximalEncoder"]
-
 
 class ProximalEncoder(Encoder):
     """T proximal steps with learnable matrices, scalars and thresholds.

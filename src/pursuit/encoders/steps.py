@@ -22,8 +22,6 @@ from ..penalties import Penalty
 from .forms import Form, Gram, Layer, Mix, Residual
 from .trainable import Kind
 
-__all__ = ["STEPS", "Coupled", "Free", "LayerParameters", "Scalars", "Setting"]
-
 
 @dataclass(frozen=True, eq=False)
 class Setting:
@@ -314,11 +312,7 @@ class Scalars(LayerParameters):
         return [self.factors]
 
 
-STEPS: dict[str, type[LayerParameters]] = {
-    "free": Free,
-    "coupled": Coupled,
-    "model": Scalars,
-}
+STEPS: dict[str, type[LayerParameters]] = {"free": Free, "coupled": Coupled, "model": Scalars}
 
 
 def _repeat(stacked: Tensor, count: int) -> Sequence[Tensor]:

@@ -15,8 +15,6 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from ..models import SparseModel
 
-__all__ = ["Kind", "Role", "Trainable", "declared_kinds", "require_members"]
-
 Role = Literal["scalar", "diagonal", "threshold", "matrix", "dictionary"]
 
 

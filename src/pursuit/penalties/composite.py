@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -11,8 +12,6 @@ from torch import Tensor
 from .._checks import ArrayLike, as_weight
 from .base import Penalty, StepSize, as_step, checked_stages
 from .separable import NonNegative, Zero
-
-__all__ = ["Elastic", "Ridge", "Stacked"]
 
 
 class Elastic(Penalty):
@@ -142,11 +141,9 @@ class Stacked(Penalty):
         )
 
     def shrink(self, v: Tensor, thresholds: tuple[Tensor, ...]) -> Tensor:
-        shrunk = []
-        first = 0
+        rest, shrunk = iter(thresholds), []
         for (penalty, _), part, count in zip(self.parts, self._split(v), self._counts, strict=True):
-            shrunk.append(penalty.shrink(part, thresholds[first : first + count]))
-            first += count
+            shrunk.append(penalty.shrink(part, tuple(islice(rest, count))))
         return torch.cat(shrunk, dim=-1)
 
     def curvature(self, size: int) -> Tensor | None:
@@ -208,7 +205,7 @@ class Stacked(Penalty):
         return torch.split(codes, self.sizes, dim=-1)
 
     def _join(self, parts: Sequence[Tensor | None], dtype: torch.dtype) -> Tensor | None:
-        """Vectors of the parts as one, None standing for zeros; None if all are."""
+        """Vectors of the parts as one; None means zeros, and is returned if all are None."""
         present = [part for part in parts if part is not None]
         if not present:
             return None

@@ -13,8 +13,6 @@ from .._checks import ArrayLike, as_weight
 from .base import Penalty, StepSize, as_step
 from .shrinkage import group_norms, infinite_where_negative, largest_ratio, shrink_groups, soft
 
-__all__ = ["GroupL2", "Groups", "TreeL2"]
-
 Groups = Sequence[Sequence[int]]
 
 

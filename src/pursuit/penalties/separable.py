@@ -8,8 +8,6 @@ from .._checks import ArrayLike, as_weight
 from .base import Penalty, StepSize, as_step
 from .shrinkage import infinite_where_negative, largest_ratio, soft
 
-__all__ = ["L1", "NonNegative", "Zero"]
-
 
 class Zero(Penalty):
     """``psi(z) = 0``: nothing is charged, nothing is shrunk. C = {0}."""
