@@ -32,21 +32,21 @@ __version__ = "0.1.0"
 
 #: the modules that public names come from
 _NAMES_OF = {
-    ".certificates": ("certify", "certify_low_rank"),
-    ".dictionary": ("OnlineDictionary", "learn"),
-    ".encoders": ("BlockCoordinateEncoder", "CoordinateEncoder", "EncoderBank", "ProximalEncoder"),
-    ".estimators": ("NMF", "PursuitClassifier", "RobustNMF", "RobustPCA", "SparseCoding"),
-    ".models": ("Parts",),
-    ".online": ("OnlineLearner",),
-    ".persistence": ("load", "save"),
-    ".runtime.compiled": ("compile",),
-    ".runtime.onnx": ("export_onnx",),
-    ".solvers.principal_component_pursuit": ("principal_component_pursuit",),
-    ".solvers.solution": ("Solution",),
-    ".solvers.solve": ("solve",),
-    ".training": ("History", "fit"),
+    ".certificates": "certify certify_low_rank",
+    ".dictionary": "OnlineDictionary learn",
+    ".encoders": "BlockCoordinateEncoder CoordinateEncoder EncoderBank ProximalEncoder",
+    ".estimators": "NMF PursuitClassifier RobustNMF RobustPCA SparseCoding",
+    ".models": "Parts",
+    ".online": "OnlineLearner",
+    ".persistence": "load save",
+    ".runtime.compiled": "compile",
+    ".runtime.onnx": "export_onnx",
+    ".solvers.principal_component_pursuit": "principal_component_pursuit",
+    ".solvers.solution": "Solution",
+    ".solvers.solve": "solve",
+    ".training": "History fit",
 }
-_NAMES = {name: module for module, names in _NAMES_OF.items() for name in names}
+_NAMES = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
 _MODULES = ("models", "penalties", "plots", "regimes", "runtime")
 
 __all__ = ["NMF", "BlockCoordinateEncoder", "CoordinateEncoder", "EncoderBank", "History"]

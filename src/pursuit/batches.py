@@ -1,8 +1,7 @@
 """Batches of samples, and where training takes them from.
 
-A `Source` returns the batch of a step number. The rows of an array are drawn by a generator that is
-seeded with the step, so a run can be resumed without any further state. An iterable that can be
-restarted is read again from its beginning; a one-time iterator cannot be resumed.
+Rows of an array are drawn by a generator that is seeded with the number of the step, so a run can
+be resumed without further state. Other iterables are read again from the beginning.
 """
 
 from __future__ import annotations
@@ -90,13 +89,10 @@ class Source(ABC):
 
 
 class Rows(Source):
-    """Random rows of an array, a tensor or a memory map; only the rows of a batch are read.
-
-    `held` are sorted numbers of rows that are never drawn.
-    """
+    """Random rows of an array or memory map, which is read batch by batch; never rows in `held`."""
 
     def __init__(
-        self, x: Any, targets: Any, size: int, seed: int, dtype: torch.dtype, held: Any = ()
+        self, x: Any, targets: Any, size: int, seed: int, dtype: torch.dtype, held: Any
     ) -> None:
         self.x, self.targets = x, targets
         self.size, self.seed, self.dtype = size, seed, dtype
@@ -112,7 +108,7 @@ class Rows(Source):
 
     def take(self, rows: Any) -> Batch:
         """The batch of these rows."""
-        x, targets = _take(self.x, rows, self.dtype), _take_targets(self.targets, rows, self.dtype)
+        x, targets = as_tensors(self.x, self.targets, self.dtype, rows)
         return Batch(x, targets, torch.from_numpy(np.asarray(rows)), self.total)
 
 
@@ -183,7 +179,6 @@ class Batches(Source):
 def as_source(
     x: Any,
     targets: Any,
-    *,
     features: int,
     dtype: torch.dtype,
     size: int,
@@ -220,26 +215,27 @@ def as_source(
         if values is not None and len(values) != len(x):
             name = "targets" if key is None else f"targets[{key!r}]"
             raise ValueError(f"{name} has {len(values)} rows, but x has {len(x)}")
+    rows = np.empty(0, np.int64)
     if held is not None:
         rows = _as_rows(held, len(x))
     elif hold and len(x) >= FEWEST_ROWS:
         count = min(int(HELD_OUT * len(x)), MOST_HELD_OUT)
         rows = np.unique(np.random.default_rng([seed, len(x)]).integers(len(x), size=count))
-    else:
-        return Rows(x, targets, size, seed, dtype), None
     source = Rows(x, targets, size, seed, dtype, rows)
-    return source, source.take(rows)
+    return source, source.take(rows) if len(rows) > 0 else None
 
 
-def as_tensors(x: Any, targets: Any, dtype: torch.dtype) -> tuple[Tensor, Targets | None]:
-    """Signals and targets as tensors; floating-point values are converted to `dtype`."""
-    return _take(x, slice(None), dtype), _take_targets(targets, slice(None), dtype)
+def as_tensors(
+    x: Any, targets: Any, dtype: torch.dtype, rows: Any = slice(None)
+) -> tuple[Tensor, Targets | None]:
+    """Rows of signals and targets as tensors; floating-point values are converted to `dtype`."""
+    return _take(x, rows, dtype), _each(targets, lambda values: _take(values, rows, dtype))
 
 
-def require_shape(batch: Batch, features: int) -> Batch:
-    """The batch, or a ValueError if its signals do not have shape (rows, features)."""
-    if batch.x.ndim != 2 or batch.x.shape[1] != features:
-        raise ValueError(f"a batch must have shape (rows, {features}), got {tuple(batch.x.shape)}")
+def require_shape(batch: Batch, width: int, name: str = "a batch") -> Batch:
+    """The batch, or a ValueError if its signals do not have shape (rows, width)."""
+    if batch.x.ndim != 2 or batch.x.shape[1] != width:
+        raise ValueError(f"{name} must have shape (rows, {width}), got {tuple(batch.x.shape)}")
     return batch
 
 
@@ -268,10 +264,6 @@ def _take(values: Any, rows: Any, dtype: torch.dtype) -> Tensor:
     else:
         part = torch.from_numpy(np.ascontiguousarray(values[rows]))
     return part.to(dtype) if part.is_floating_point() else part
-
-
-def _take_targets(targets: Any, rows: Any, dtype: torch.dtype) -> Targets | None:
-    return _each(targets, lambda values: _take(values, rows, dtype))
 
 
 def _each(targets: Any, change: Any) -> Targets | None:

@@ -30,10 +30,7 @@ VERSION = 2
 def write(
     path: str | os.PathLike[str], arrays: Mapping[str, Array], info: Mapping[str, Any]
 ) -> None:
-    """Write arrays and their description to one file, whole or not at all.
-
-    Arrays that are equal bit by bit are stored once.
-    """
+    """Write arrays, equal ones only once, and their description to one file."""
     from safetensors.numpy import save
 
     stored: dict[str, Array] = {}

@@ -32,14 +32,10 @@ class Parts:
 
     Attributes
     ----------
-    low_rank
-        The part spanned by the low-rank dictionary, in the space of the signals.
-    sparse
-        The sparse part, in the space of the signals.
-    scores
-        The coefficients of the low-rank part.
-    outliers
-        The coefficients of the sparse part; for robust PCA and NMF the same as `sparse`.
+    low_rank, sparse
+        The low-rank part and the sparse part, in the space of the signals.
+    scores, outliers
+        Their coefficients; for robust PCA and NMF `outliers` are the same as `sparse`.
     """
 
     low_rank: Tensor | None = None
@@ -113,8 +109,6 @@ class SparseModel(Registered):
             raise TypeError(f"penalty must be a Penalty, got {type(penalty).__name__}")
         self.penalty = penalty
         penalty.check(self.code_size)
-
-    # ---- sizes and copies -------------------------------------------------------------
 
     @property
     def features(self) -> int:
@@ -198,8 +192,6 @@ class SparseModel(Registered):
         sizes = f"features={self.features}, code_size={self.code_size}"
         return f"{type(self).__name__}({sizes}, penalty={self.penalty!r})"
 
-    # ---- the linear map of the dictionary ---------------------------------------------
-
     def decode(self, codes: Tensor) -> Tensor:
         """Return ``z D``, the signals that codes represent, shape (n, m)."""
         self._check_codes(codes)
@@ -232,8 +224,6 @@ class SparseModel(Registered):
         """Return coefficients and targets of the regression that a better dictionary solves."""
         return self.operator.regression(x, codes)
 
-    # ---- the objective ----------------------------------------------------------------
-
     def objective(self, x: Tensor, codes: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return ``F(z) = 1/2 ||x - z D||^2 + psi(z)`` of each row, shape (n,).
 
@@ -264,8 +254,6 @@ class SparseModel(Registered):
     def nonsmooth(self) -> Penalty:
         """The penalty without its quadratic part: what a solver shrinks by."""
         return self.penalty.nonsmooth
-
-    # ---- the quadratic's constants ----------------------------------------------------
 
     @property
     def Q(self) -> Tensor:
@@ -306,8 +294,6 @@ class SparseModel(Registered):
         for number, block in enumerate(self.blocks):
             labels[block] = number
         return labels
-
-    # ---- the coordinates that iterations run in ---------------------------------------
 
     @property
     def normalised(self) -> SparseModel:
@@ -357,14 +343,12 @@ class GroupLasso(SparseModel):
 
     Parameters
     ----------
-    dictionary
-        Atoms as rows, shape (q, m).
+    dictionary, nonnegative
+        As for `Lasso`.
     groups
         Disjoint lists of atom numbers; an atom in no group is not penalised.
     lam
         The weight, one number or one per group.
-    nonnegative
-        Whether codes must not be negative.
     """
 
     def __init__(
@@ -379,16 +363,10 @@ class HiLasso(SparseModel):
 
     Parameters
     ----------
-    dictionary
-        Atoms as rows, shape (q, m).
-    groups
-        Disjoint lists of atom numbers.
-    lam_group
-        The weight of the groups, one number or one per group.
-    lam
-        The weight of single coefficients, one number or one per atom.
-    nonnegative
-        Whether codes must not be negative.
+    dictionary, groups, nonnegative
+        As for `GroupLasso`.
+    lam_group, lam
+        The weights of groups and single coefficients, one number or one per group or atom.
     """
 
     def __init__(
@@ -399,8 +377,8 @@ class HiLasso(SparseModel):
         lam: ArrayLike,
         nonnegative: bool = False,
     ) -> None:
-        self.groups, self.lam_group, self.lam = groups, lam_group, lam
-        self.nonnegative = nonnegative
+        self.groups, self.nonnegative = groups, nonnegative
+        self.lam_group, self.lam = lam_group, lam
         atoms = as_float_matrix(dictionary, "dictionary", "features")
         leaves = [[i] for i in range(len(atoms))]
         super().__init__(atoms, TreeL2([(leaves, lam), (groups, lam_group)], nonnegative))
@@ -430,7 +408,7 @@ class NMF(SparseModel):
 
 
 class _LowRankAndSparse(SparseModel):
-    """A low-rank part with a quadratic penalty and a sparse part, scaled as `LowRankSparse` says."""
+    """A low-rank part with a quadratic penalty and a sparse part; see `LowRankSparse`."""
 
     part_names = ("low_rank", "sparse")
 
@@ -454,9 +432,8 @@ class _LowRankAndSparse(SparseModel):
         super().__init__(operator, self._penalty(operator, self.lam_star))
 
     def _penalty(self, operator: Operator, lam_star: float) -> Penalty:
-        scores, outliers = operator.block_sizes
-        ridge = Ridge(lam_star, self.nonnegative)
-        return Stacked([(ridge, scores), (self._outliers, outliers)])
+        penalties = Ridge(lam_star, self.nonnegative), self._outliers
+        return Stacked(list(zip(penalties, operator.block_sizes, strict=True)))
 
     @property
     def constraints(self) -> dict[str, Constraint]:
@@ -503,10 +480,8 @@ class LowRankSparse(_LowRankAndSparse):
 
     Parameters
     ----------
-    low_rank
-        D0, atoms as rows, shape (q0, m).
-    sparse
-        D1, atoms as rows, shape (q1, m).
+    low_rank, sparse
+        D0 and D1, atoms as rows, shapes (q0, m) and (q1, m).
     lam_star
         The weight of the quadratic penalty on s.
     lam
@@ -563,7 +538,7 @@ class RobustPCA(_LowRankAndSparse):
     dictionary
         D0, atoms as rows, shape (q, m).
     lam_star
-        The weight of the quadratic penalty on s, which corresponds to that of the nuclear norm.
+        The weight of the quadratic penalty on s; with one on D0 it amounts to a nuclear norm.
     lam
         The weight of the outliers, one number or one per feature.
     scale

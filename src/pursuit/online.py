@@ -1,9 +1,8 @@
 """OnlineLearner: an encoder and its dictionary that follow a stream.
 
-No distribution is assumed and no exact solver is called: each chunk of samples is encoded, its
-codes update the dictionary, and the encoder is trained for a few steps on a sliding window. The
-cost per sample and the memory are constant. Samples are processed in chunks of a fixed size, so
-the result does not depend on how the stream is divided into calls.
+Each chunk of samples is encoded, its codes update the dictionary, and the encoder is trained for a
+few steps on a sliding window, at constant cost per sample and constant memory. Chunks have a fixed
+size, so the result does not depend on how the stream is divided into calls.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .batches import Batch, Targets, as_tensors
+from .batches import Batch, Targets, as_tensors, require_shape
 from .changes import PAST, RECENT, YOUNG, ChangeDetector, running_mean
 from .dictionary import OnlineDictionary
 from .encoders.trainable import Trainable, declared_kinds, require_members
@@ -66,10 +65,8 @@ class OnlineLearner:
         samples since the last change of the stream, and at least five samples per atom.
     chunk
         The number of samples that are processed at a time.
-    batch_size
-        The number of rows of the window in a training step.
-    steps
-        The number of training steps for each chunk.
+    batch_size, steps
+        The number of rows in a training step, and the number of training steps for each chunk.
     rate
         A factor for the learning rates.
     seed
@@ -182,10 +179,9 @@ class OnlineLearner:
         OnlineLearner
             The learner itself.
         """
-        model, features = self.encoder.model, self.encoder.features
+        model = self.encoder.model
         batch = Batch(*as_tensors(x, targets, model.dtype)).to(model.device)
-        if batch.x.ndim != 2 or batch.x.shape[1] != features:
-            raise ValueError(f"x must have shape (rows, {features}), got {tuple(batch.x.shape)}")
+        require_shape(batch, self.encoder.features, "x")
         if not bool(torch.isfinite(batch.x).all()):
             raise ValueError("x contains NaN or infinite values; nothing was learned from it")
         self._waiting.add(batch)
@@ -240,8 +236,6 @@ class OnlineLearner:
         self.history.append(Point(self.samples, objective, self.drift))
         if self._detector.has_changed(x, objective):
             self.changes.append(self.samples)
-
-    # ---- files ------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the complete state of the learner to one file."""
@@ -313,10 +307,8 @@ class _Rows:
         new = {"x": batch.x, **_flat(batch.targets)}
         if self.parts and set(new) != set(self.parts):
             raise ValueError("targets must come with all samples of a stream or with none")
-        self.parts = {
-            key: torch.cat([self.parts[key], t]) if self.parts else t.clone()
-            for key, t in new.items()
-        }
+        old = self.parts or {key: t[:0] for key, t in new.items()}
+        self.parts = {key: torch.cat([old[key], t]) for key, t in new.items()}
 
     def pop(self, count: int) -> Batch:
         """Remove the oldest samples and return them."""

@@ -32,8 +32,6 @@ class Operator(Registered, ABC):
     as attributes of the same names. Other arguments must be kept as attributes too.
     """
 
-    # ---- what it is made of ---------------------------------------------------------------
-
     @property
     @abstractmethod
     def dictionaries(self) -> dict[str, Tensor]:
@@ -106,8 +104,6 @@ class Operator(Registered, ABC):
         shapes = ", ".join(f"{name}={tuple(t.shape)}" for name, t in self.dictionaries.items())
         return f"{type(self).__name__}({shapes})"
 
-    # ---- the linear map -------------------------------------------------------------------
-
     def decode(self, codes: Tensor) -> Tensor:
         """Return ``z D``, the signals that codes represent, shape (n, m)."""
         return codes @ self.atoms.to(codes.dtype)
@@ -130,8 +126,6 @@ class Operator(Registered, ABC):
         The best `dictionaries`, stacked, minimise ``||targets - coefficients D||^2``.
         """
         return codes, x
-
-    # ---- constants ------------------------------------------------------------------------
 
     def dense(self) -> Tensor:
         """Return D in full, shape (q, m)."""
@@ -273,10 +267,8 @@ class Joined(Operator):
 
     Parameters
     ----------
-    low_rank
-        D0, atoms as rows, shape (q0, m).
-    sparse
-        D1, atoms as rows, shape (q1, m).
+    low_rank, sparse
+        D0 and D1, atoms as rows, shapes (q0, m) and (q1, m).
     """
 
     def __init__(self, low_rank: ArrayLike, sparse: ArrayLike) -> None:

@@ -1,8 +1,4 @@
-"""How fast each parameter is trained, for how long, and the state of Adam as plain tensors.
-
-Shared by `training` and `online`. A learning rate follows from the `Kind` that a parameter
-declares; nothing here knows the parameters of a particular encoder.
-"""
+"""How fast each parameter is trained, for how long, and the state of Adam as plain tensors."""
 
 from __future__ import annotations
 
@@ -44,11 +40,7 @@ def learning_rate(kind: Kind, parameter: Tensor) -> float:
 
 
 def default_steps(encoders: Sequence[Any]) -> int:
-    """The default number of training steps, between 800 and 4000.
-
-    ``min(40 000 / layers, 2.4e8 / multiplications)``, both summed over the encoders: more steps
-    for small encoders, whose steps are quick, and fewer for deep and large ones.
-    """
+    """Between 800 and 4000 training steps: more for small encoders, whose steps are quick."""
     layers = sum(encoder.layers for encoder in encoders)
     multiplications = sum(encoder.eager_multiplications for encoder in encoders)
     return int(max(800, min(4000, 40_000 / layers, 2.4e8 / multiplications)))

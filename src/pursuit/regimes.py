@@ -2,8 +2,7 @@
 
 A regime maps (encoder, batch) to a loss, a mean over the batch. The four regimes of the paper are
 defined here. Regimes can be added with weights, ``Supervised() + 0.1 * Unsupervised()``, and any
-callable ``(encoder, batch) -> loss`` is a regime too. They know encoders and models, but nothing
-of optimisers, which belong to `training`.
+callable ``(encoder, batch) -> loss`` is a regime too.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from ._checks import as_number
+from ._checks import as_number, dtype_name
 from .batches import Batch, Targets
 from .encoders.bank import EncoderBank, squared_errors
 from .encoders.trainable import Trainable, require_members
@@ -419,13 +418,11 @@ def _one_hot(labels: Targets | None, shape: torch.Size) -> Tensor:
     if labels.shape != (rows,) or labels.is_floating_point() or labels.dtype == torch.bool:
         raise ValueError(
             f"labels must be integers of shape ({rows},) or booleans of shape {tuple(shape)}, got "
-            f"{str(labels.dtype).removeprefix('torch.')} of shape {tuple(labels.shape)}"
+            f"{dtype_name(labels.dtype)} of shape {tuple(labels.shape)}"
         )
-    if rows > 0 and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
-        raise ValueError(
-            f"labels must lie between 0 and {classes - 1}, got {int(labels.min())} to "
-            f"{int(labels.max())}"
-        )
+    low, high = (int(labels.min()), int(labels.max())) if rows > 0 else (0, 0)
+    if not 0 <= low <= high < classes:
+        raise ValueError(f"labels must lie between 0 and {classes - 1}, got {low} to {high}")
     return labels[:, None] == torch.arange(classes, device=labels.device)
 
 

@@ -1,8 +1,7 @@
 """fit: offline training.
 
-Adam with a learning rate for each kind of parameter, cosine decay and gradient clipping. A
-validation loss on rows that are never trained on decides which parameters are kept; a loss that
-explodes is rolled back. `training_loop` has the loop.
+Adam with a learning rate for each kind of parameter, cosine decay and gradient clipping. The loss
+on held-out rows decides which parameters are kept; a loss that explodes is rolled back.
 """
 
 from __future__ import annotations
@@ -100,27 +99,12 @@ def fit(
     >>> history.steps, encoder.regime
     (20, 'unsupervised')
     """
-    run = Run(
-        encoder,
-        as_regime(Unsupervised() if regime is None else regime),
-        dictionary,
-        steps=steps,
-        seed=seed,
-        rate=rate,
-        layerwise=layerwise,
-        batch_size=batch_size,
-    )
+    regime = as_regime(Unsupervised() if regime is None else regime)
+    run = Run(encoder, regime, dictionary, steps, seed, rate, layerwise, batch_size)
     if held is not None and validation is not None:
         raise ValueError("give the held-out rows either as held or as validation, not both")
     source, held_out = as_source(
-        x,
-        targets,
-        features=run.features,
-        dtype=run.dtype,
-        size=batch_size,
-        seed=seed,
-        hold=validation is None,
-        held=held,
+        x, targets, run.features, run.dtype, batch_size, seed, hold=validation is None, held=held
     )
     if held is not None and held_out is not None:
         # resuming with other held-out rows would train on rows that were validated on

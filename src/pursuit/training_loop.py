@@ -70,10 +70,8 @@ class History:
         The step whose parameters were kept.
     rollbacks
         The steps at which an exploded loss was rolled back.
-    steps
-        The number of steps.
-    seconds
-        The training time, summed over all parts of an interrupted run.
+    steps, seconds
+        The number of steps and the training time, over all parts of an interrupted run.
     """
 
     loss: list[float] = field(default_factory=list)
@@ -93,7 +91,6 @@ class Run:
         encoder: Trainable | EncoderBank,
         regime: Regime,
         dictionary: str,
-        *,
         steps: int | None,
         seed: int,
         rate: float,
@@ -101,12 +98,11 @@ class Run:
         batch_size: int,
     ) -> None:
         require_choice(dictionary, ("fixed", "gradient", "statistics"), "dictionary")
-        if steps is not None and steps < 1:
-            raise ValueError(f"steps must be at least 1, got {steps}")
+        for name, count in (("steps", steps), ("batch_size", batch_size)):
+            if count is not None and count < 1:
+                raise ValueError(f"{name} must be at least 1, got {count}")
         if not 0 < rate < math.inf:
             raise ValueError(f"rate must be positive and finite, got {rate}")
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         if layerwise < 0:
             raise ValueError(f"layerwise must not be negative, got {layerwise}")
         self.members = _members(encoder, steps is None, layerwise > 0)
@@ -135,8 +131,6 @@ class Run:
         self.best: dict[str, Tensor] = {}
         self.lowest, self.stale = math.inf, 0
         self.online: OnlineDictionary | None = None
-
-    # ---- the loop ---------------------------------------------------------------------
 
     def train(
         self,
@@ -243,14 +237,12 @@ class Run:
         loss = self._loss(batch)
         value = loss.item()
         if self._has_exploded(value):
-            self._roll_back(step, value)
-            return self.running
+            return self._roll_back(step, value)
         torch.autograd.backward(loss + self._guard(step, batch))
         trained = [p for p in self.parameters.values() if p.grad is not None]
         norm = nn.utils.clip_grad_norm_(trained, CLIP * self.scale)
         if not bool(torch.isfinite(norm)):
-            self._roll_back(step, value)
-            return self.running
+            return self._roll_back(step, value)
         self.optimiser.step()
         self._project(batch)
         self.running = value if math.isnan(self.running) else 0.95 * self.running + 0.05 * value
@@ -290,8 +282,6 @@ class Run:
                 self.online.update(targets, coefficients)
                 for name, tensor in self.online.dictionaries.items():
                     model.dictionaries[name].copy_(tensor)
-
-    # ---- validation, the best state, rollbacks ----------------------------------------
 
     def _look(self, step: int, losses: list[float]) -> bool:
         """Validate, keep good states, and return whether the run should end."""
@@ -334,7 +324,8 @@ class Run:
         self.good = self._snapshot()
         self.good_optimiser = copy.deepcopy(self.optimiser.state_dict())
 
-    def _roll_back(self, step: int, loss: float) -> None:
+    def _roll_back(self, step: int, loss: float) -> float:
+        """Return to the last good state, and return the running mean of the loss."""
         self._restore(self.good)
         if self.online is not None:
             self.online.set_atoms(self.members[0].model.dictionaries)
@@ -343,6 +334,7 @@ class Run:
         self.history.rollbacks.append(step)
         message = "step %d: the loss went to %.3g; back to the last good state, with half the rate"
         logger.warning(message, step, loss)
+        return self.running
 
     def _snapshot(self) -> dict[str, Tensor]:
         return {name: p.detach().clone() for name, p in self.parameters.items()}
@@ -357,8 +349,6 @@ class Run:
         validation = history.validation[-1] if history.validation else None
         done, loss, seconds = history.steps, history.loss[-1], history.seconds
         return Progress("training", done, self.steps, loss, validation, seconds)
-
-    # ---- checkpoints ------------------------------------------------------------------
 
     def _write(self, path: Path, finished: bool) -> None:
         tensors = joined(

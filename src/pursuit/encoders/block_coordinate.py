@@ -18,14 +18,12 @@ class BlockCoordinateEncoder(Greedy):
 
     Parameters
     ----------
-    model
-        The model whose codes are approximated.
     layers
         T, the number of greedy layers.
     final
         "prox" adds one full proximal step at the end; "partial" does not, so the code has at
         most T active blocks.
-    step, momentum, tied, form
+    model, step, momentum, tied, form
         As for `ProximalEncoder`; the default is the paper's form.
 
     Examples
@@ -51,9 +49,8 @@ class BlockCoordinateEncoder(Greedy):
     ) -> None:
         self.check(model, layers)
         super().__init__(model, layers, [1.0] * layers, final, step, momentum, tied, form)
-        inner = model.normalised
-        self._largest = max(len(block) for block in inner.blocks)
-        self.register_buffer("labels", inner.block_labels, persistent=False)
+        self._largest = max(len(block) for block in model.normalised.blocks)
+        self.register_buffer("labels", model.normalised.block_labels, persistent=False)
 
     @staticmethod
     def _start_constants(inner: SparseModel) -> Tensor:

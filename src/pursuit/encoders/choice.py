@@ -10,52 +10,25 @@ from .proximal import ProximalEncoder
 
 
 def choose_encoder(model: SparseModel, layers: int) -> Encoder:
-    """Build the encoder that approximates the model best with the given number of layers.
+    """Return the encoder that approximates the model best with the given number of layers.
 
-    Parameters
-    ----------
-    model
-        The model whose codes are approximated.
-    layers
-        The number of layers.
-
-    Returns
-    -------
-    Encoder
-        A `BlockCoordinateEncoder` if the penalty couples coefficients. A `CoordinateEncoder`, which
-        cannot overshoot on rare samples, if there is a single dictionary with more than twice as
-        many atoms as features. Otherwise a `ProximalEncoder`. Steps are coupled, with momentum.
+    A `BlockCoordinateEncoder` if the penalty couples coefficients; a `CoordinateEncoder`, which
+    cannot overshoot on rare samples, for one dictionary with more than twice as many atoms as
+    features; otherwise a `ProximalEncoder`. Steps are coupled, with momentum.
     """
     if not model.separable:
         return BlockCoordinateEncoder(model, layers, final="prox")
     if len(model.operator.block_sizes) == 1 and model.code_size > 2 * model.features:
-        return CoordinateEncoder(
-            model,
-            layers,
-            coordinates=coordinate_schedule(model.code_size, layers),
-            step="coupled",
-            momentum=True,
-            final="partial",
-        )
+        widths = coordinate_schedule(model.code_size, layers)
+        return CoordinateEncoder(model, layers, widths, "coupled", momentum=True, final="partial")
     return ProximalEncoder(model, layers)
 
 
 def coordinate_schedule(atoms: int, layers: int) -> list[int]:
-    """Choose the number of coefficients that each layer of a `CoordinateEncoder` changes.
+    """Return the number of coefficients that each layer of a `CoordinateEncoder` changes.
 
-    Parameters
-    ----------
-    atoms
-        The number of coefficients of a code.
-    layers
-        The number of layers.
-
-    Returns
-    -------
-    list of int
-        One number per layer: 4 in the first half, then 8, then 16, and all coefficients in the last
-        layer. The numbers before the last one are doubled for more than 128 atoms and fewer than
-        10 layers.
+    4 in the first half, then 8, then 16, and all coefficients in the last layer. The numbers before
+    the last one are doubled for more than 128 atoms and fewer than 10 layers.
     """
     widths = [4] * (layers // 2) + [8] * (layers - layers // 2 - 2) + [16]
     if atoms > 128 and layers < 10:

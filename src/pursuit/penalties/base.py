@@ -128,7 +128,7 @@ class Penalty(Registered, ABC):
 
     def weights(self, size: int) -> Tensor | None:
         """Return w, shape (size,), if ``g(z) = sum_i w_i |z_i|``, else None."""
-        if not all(_is_single(labels) for labels in self.stages(size)):
+        if not all(is_single(labels) for labels in self.stages(size)):
             return None
         try:
             stages = checked_stages(self, size)
@@ -221,9 +221,10 @@ def _is_separable(penalty: Penalty, size: int) -> bool:
     return True
 
 
-def _is_single(labels: Tensor) -> bool:
-    used = labels[labels >= 0]
-    return len(torch.unique(used)) == len(used)
+def is_single(labels: Any) -> bool:
+    """Whether the groups of a stage, a tensor or an array, are single coefficients."""
+    used = labels[labels >= 0].tolist()
+    return len(set(used)) == len(used)
 
 
 def _short(value: Any) -> str:

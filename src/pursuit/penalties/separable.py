@@ -25,20 +25,14 @@ class Zero(Penalty):
         return u.new_zeros(u.shape[:-1])
 
 
-class NonNegative(Penalty):
+class NonNegative(Zero):
     """``psi(z) = 0 if z >= 0 else inf``; shrinkage ``max(v, 0)``; C = {u <= 0}."""
 
     def value(self, codes: Tensor) -> Tensor:
         return infinite_where_negative(codes.new_zeros(codes.shape[:-1]), codes)
 
-    def thresholds(self, step: StepSize) -> tuple[Tensor, ...]:
-        return ()
-
     def shrink(self, v: Tensor, thresholds: tuple[Tensor, ...]) -> Tensor:
         return v.clamp_min(0)
-
-    def gauge(self, u: Tensor) -> Tensor:
-        return u.new_zeros(u.shape[:-1])
 
 
 class L1(Penalty):
