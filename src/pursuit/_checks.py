@@ -21,10 +21,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def as_float_matrix(values: ArrayLike, name: str, columns: str) -> Tensor:
-    """A finite, non-empty float32 or float64 matrix, or an error that says what is wrong.
-
-    A tensor is returned as it is; anything else is copied.
-    """
+    """A finite, non-empty float matrix; a tensor is returned as it is, anything else is copied."""
     matrix = values if isinstance(values, Tensor) else _tensor_from(values, name)
     if matrix.dtype not in FLOATS:
         raise TypeError(

@@ -27,10 +27,7 @@ class Registered:
 
 
 def name_of(obj: Registered) -> str:
-    """Return the name under which the class of an object is known.
-
-    Raises a TypeError if the name belongs to another class, so that a file would be ambiguous.
-    """
+    """Return the name of an object's class, or raise a TypeError if another class has it."""
     kind = type(obj)
     known = obj.classes.get(kind.__name__)
     if known is not kind:

@@ -1,8 +1,7 @@
 """Detection of abrupt changes in a stream of samples.
 
-Two quantities are watched, chunk by chunk: the objective, whose level shows how well the data are
-coded, and the second moments of the directions of the samples, which change where other data are
-coded equally well. Cost and memory per chunk are constant.
+Two quantities are watched, chunk by chunk: the objective, and the second moments of the directions
+of the samples, which also change if the new data are coded equally well.
 """
 
 from __future__ import annotations
@@ -137,11 +136,9 @@ class ChangeDetector:
         least = OBJECTIVE_CHANGE * abs(self.objective.mean)
         changed = self.objective.has_changed(objective, OBJECTIVE_DEVIATIONS, least)
         least = MOMENTS_CHANGE * float(self.moments.past.square().sum())
-        deviation = self.moments.deviation(x)
-        if deviation is not None:
-            changed |= self.deviation.has_changed(
-                deviation, MOMENTS_DEVIATIONS, least, upwards=True
-            )
+        value = self.moments.deviation(x)
+        if value is not None:
+            changed |= self.deviation.has_changed(value, MOMENTS_DEVIATIONS, least, upwards=True)
         if changed:
             self.objective.chunks = self.deviation.chunks = self.moments.chunks = 0
         return changed

@@ -1,10 +1,9 @@
 """The guard: a training term that keeps deep encoders stable on signals unlike the training data.
 
-On the data, codes are sparse, and few atoms at a time allow steps that are several times longer
-than those that are stable for all atoms at once. Training finds such steps, because they are
-accurate. A signal that makes a layer switch on many atoms is then amplified by every layer that
-follows, and the layers that amplify it switch on still more. No training row shows this until it
-happens, so the guard shows the encoder rows that are harder than the data.
+On the data, codes are sparse, and few active atoms allow steps several times longer than those that
+are stable for all atoms. Training finds such steps, because they are accurate. A signal that
+activates many atoms is then amplified by every layer, and activates still more. No training row
+shows this before it happens, so the guard adds rows that are harder than the data.
 """
 
 from __future__ import annotations

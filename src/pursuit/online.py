@@ -34,11 +34,7 @@ FOLLOW_EVERY = 10
 
 
 class Point(NamedTuple):
-    """The state of the stream after one chunk.
-
-    The number of samples so far, the mean objective of the chunk before anything was learned from
-    it, and `OnlineLearner.drift`.
-    """
+    """The state of the stream after a chunk, with its mean objective before it was learned from."""
 
     samples: int
     objective: float
@@ -156,10 +152,7 @@ class OnlineLearner:
 
     @property
     def received(self) -> int:
-        """The number of samples received, including those that do not fill a chunk yet.
-
-        A resumed stream continues with the sample after them.
-        """
+        """The number of samples received, including those that do not fill a chunk yet."""
         return self.samples + len(self._waiting)
 
     def partial_fit(self, x: Any, targets: Any = None) -> OnlineLearner:

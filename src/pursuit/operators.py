@@ -80,10 +80,7 @@ class Operator(Registered, ABC):
         return arguments_of(self)
 
     def rebind(self, dictionaries: Mapping[str, Tensor]) -> Self:
-        """Return the same operator on other tensors of the same shapes, which are not checked.
-
-        Gradients flow to the given tensors.
-        """
+        """Return the same operator on other tensors, which get gradients and are not checked."""
         new = copy.copy(self)
         vars(new).update(dictionaries)
         return new

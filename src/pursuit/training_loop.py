@@ -1,7 +1,6 @@
 """The loop of `fit`: steps, validation, rollbacks, checkpoints.
 
-All randomness is drawn from the seed and the number of the step, so an interrupted run resumes
-from its checkpoint bit for bit.
+Randomness depends on the seed and the step alone, so a run resumes bit for bit.
 """
 
 from __future__ import annotations

@@ -41,10 +41,10 @@ class EncoderBank(nn.Module):
         widths = [encoder.features for encoder in encoders]
         if len(set(widths)) > 1:
             raise ValueError(f"the encoders take signals of different widths: {widths}")
-        if shared not in ("low_rank", None):
-            raise ValueError(f"shared must be 'low_rank' or None, got {shared!r}")
         if shared == "low_rank":
             _share_low_rank(encoders)
+        elif shared is not None:
+            raise ValueError(f"shared must be 'low_rank' or None, got {shared!r}")
         self.encoders = nn.ModuleList([cast(nn.Module, encoder) for encoder in encoders])
         self.shared = shared
 

@@ -207,7 +207,7 @@ class Encoder(Registered, nn.Module):
         }
 
     def _program_info(self) -> dict[str, Any]:
-        """The description, or less of it where the classes have no names that a file could use."""
+        """The description, or less of it if the classes have no names that a file can use."""
         try:
             return {**self.description, "program": FORM}
         except TypeError:

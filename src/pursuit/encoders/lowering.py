@@ -29,10 +29,7 @@ def lower(
     blocks: Tensor | None,
     info: Mapping[str, Any],
 ) -> Program:
-    """Return the program of layers in float64 whose scalars are numbers.
-
-    `dictionary` holds the atoms that codes decode with; for the other arguments see `Program`.
-    """
+    """Return the program of layers in float64 whose scalars are numbers; see `Program`."""
     size = len(constants)
     stages = [labels.numpy() for labels in checked_stages(penalty, size)]
     sign = penalty.sign_constraint(size)

@@ -52,11 +52,7 @@ class Setting:
 
 @dataclass(frozen=True, eq=False)
 class Quadratic:
-    """The smooth part of the normalised model, with the current dictionary.
-
-    The atoms, shape (rows, m), the step constant of each coefficient, and the diagonal that the
-    quadratic penalty adds to Q, both of shape (q,).
-    """
+    """The smooth part of the normalised model: atoms, step constants, diagonal added to Q."""
 
     atoms: Tensor
     constants: Tensor
@@ -233,10 +229,7 @@ class Coupled(_Weighted):
 
 
 class Scalars(LayerParameters):
-    """Scalars alone are learned; the matrices are those of the model, ``W = D / alpha``.
-
-    A layer has mixing scalars and a factor of the algorithm's thresholds.
-    """
+    """Only mixing scalars and a factor of the thresholds are learned; ``W = D / alpha``."""
 
     def __init__(self, setting: Setting, start: Quadratic) -> None:
         super().__init__(setting, start)

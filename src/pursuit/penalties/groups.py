@@ -137,8 +137,8 @@ class GroupL2(TreeL2):
 class _Level:
     """Disjoint groups with a weight each: one level of a tree.
 
-    Norms are segment sums over `labels`, the number of each coefficient's group; one more number
-    stands for "in no group". Singleton groups are treated element by element.
+    Norms are sums over segments of equal `labels`, the group numbers of the coefficients; one more
+    number means "in no group". Singleton groups are treated element by element.
     """
 
     def __init__(self, groups: Groups, lam: ArrayLike) -> None:

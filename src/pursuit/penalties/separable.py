@@ -10,7 +10,7 @@ from .shrinkage import infinite_where_negative, largest_ratio, soft
 
 
 class Zero(Penalty):
-    """``psi(z) = 0``: nothing is charged, nothing is shrunk. C = {0}."""
+    """``psi(z) = 0``: no penalty, no shrinkage; C = {0}."""
 
     def value(self, codes: Tensor) -> Tensor:
         return codes.new_zeros(codes.shape[:-1])
