@@ -10,67 +10,43 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import models as models
-    from . import penalties as penalties
-    from . import plots as plots
-    from . import regimes as regimes
-    from . import runtime as runtime
-    from .certificates import certify as certify
-    from .certificates import certify_low_rank as certify_low_rank
-    from .dictionary import OnlineDictionary as OnlineDictionary
-    from .dictionary import learn as learn
-    from .encoders.bank import EncoderBank as EncoderBank
-    from .encoders.block_coordinate import BlockCoordinateEncoder as BlockCoordinateEncoder
-    from .encoders.coordinate import CoordinateEncoder as CoordinateEncoder
-    from .encoders.proximal import ProximalEncoder as ProximalEncoder
-    from .estimators import NMF as NMF
-    from .estimators import PursuitClassifier as PursuitClassifier
-    from .estimators import RobustNMF as RobustNMF
-    from .estimators import RobustPCA as RobustPCA
-    from .estimators import SparseCoding as SparseCoding
-    from .models import Parts as Parts
-    from .online import OnlineLearner as OnlineLearner
-    from .persistence import load as load
-    from .persistence import save as save
-    from .runtime.compiled import compile as compile
-    from .runtime.onnx import export_onnx as export_onnx
-    from .solvers.principal_component_pursuit import (
-        principal_component_pursuit as principal_component_pursuit,
-    )
-    from .solvers.solution import Solution as Solution
-    from .solvers.solve import solve as solve
-    from .training import History as History
-    from .training import fit as fit
+    from . import models, penalties, plots, regimes, runtime
+    from .certificates import certify, certify_low_rank
+    from .dictionary import OnlineDictionary, learn
+    from .encoders.bank import EncoderBank
+    from .encoders.block_coordinate import BlockCoordinateEncoder
+    from .encoders.coordinate import CoordinateEncoder
+    from .encoders.proximal import ProximalEncoder
+    from .estimators import NMF, PursuitClassifier, RobustNMF, RobustPCA, SparseCoding
+    from .models import Parts
+    from .online import OnlineLearner
+    from .persistence import load, save
+    from .runtime.compiled import compile
+    from .runtime.onnx import export_onnx
+    from .solvers.principal_component_pursuit import principal_component_pursuit
+    from .solvers.solution import Solution
+    from .solvers.solve import solve
+    from .training import History, fit
 
 __version__ = "0.1.0"
 
-#: each public name and the module that it comes from
-_NAMES = {
-    "NMF": ".estimators",
-    "BlockCoordinateEncoder": ".encoders.block_coordinate",
-    "CoordinateEncoder": ".encoders.coordinate",
-    "EncoderBank": ".encoders.bank",
-    "History": ".training",
-    "OnlineDictionary": ".dictionary",
-    "OnlineLearner": ".online",
-    "Parts": ".models",
-    "ProximalEncoder": ".encoders.proximal",
-    "PursuitClassifier": ".estimators",
-    "RobustNMF": ".estimators",
-    "RobustPCA": ".estimators",
-    "Solution": ".solvers.solution",
-    "SparseCoding": ".estimators",
-    "certify": ".certificates",
-    "certify_low_rank": ".certificates",
-    "compile": ".runtime.compiled",
-    "export_onnx": ".runtime.onnx",
-    "fit": ".training",
-    "learn": ".dictionary",
-    "load": ".persistence",
-    "principal_component_pursuit": ".solvers.principal_component_pursuit",
-    "save": ".persistence",
-    "solve": ".solvers.solve",
+#: the modules that public names come from
+_NAMES_OF = {
+    ".certificates": "certify certify_low_rank",
+    ".dictionary": "OnlineDictionary learn",
+    ".encoders": "BlockCoordinateEncoder CoordinateEncoder EncoderBank ProximalEncoder",
+    ".estimators": "NMF PursuitClassifier RobustNMF RobustPCA SparseCoding",
+    ".models": "Parts",
+    ".online": "OnlineLearner",
+    ".persistence": "load save",
+    ".runtime.compiled": "compile",
+    ".runtime.onnx": "export_onnx",
+    ".solvers.principal_component_pursuit": "principal_component_pursuit",
+    ".solvers.solution": "Solution",
+    ".solvers.solve": "solve",
+    ".training": "History fit",
 }
+_NAMES = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
 _MODULES = ("models", "penalties", "plots", "regimes", "runtime")
 
 __all__ = ["NMF", "BlockCoordinateEncoder", "CoordinateEncoder", "EncoderBank", "History"]

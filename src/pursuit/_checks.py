@@ -1,8 +1,4 @@
-"""Checks of what a user hands in, shared by every public entry.
-
-Each failure is one sentence: what was given, what is allowed, what to do. Nothing here
-knows of penalties or models; every other module may import this one.
-"""
+"""Checks of arguments. Each message says what was given, what is allowed and what to do."""
 
 from __future__ import annotations
 
@@ -25,11 +21,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def as_float_matrix(values: ArrayLike, name: str, columns: str) -> Tensor:
-    """A finite, non-empty float32 or float64 matrix, or an error that says what is wrong.
-
-    A tensor is returned as it is; anything else is copied, so later changes of the caller's
-    array do not reach us.
-    """
+    """A finite, non-empty float matrix; a tensor is returned as it is, anything else is copied."""
     matrix = values if isinstance(values, Tensor) else _tensor_from(values, name)
     if matrix.dtype not in FLOATS:
         raise TypeError(
@@ -51,11 +43,7 @@ def as_float_matrix(values: ArrayLike, name: str, columns: str) -> Tensor:
 def as_signals(
     values: ArrayLike, features: int, device: torch.device, mask: ArrayLike | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """The signals and their mask, checked; unobserved entries are set to zero.
-
-    Zero is harmless there, since the mask keeps them out of every data term, and it lets a
-    user mark what is missing by NaN.
-    """
+    """The checked signals and their mask; unobserved entries, which may be NaN, are set to zero."""
     observed = None
     if mask is not None:
         observed = mask if isinstance(mask, Tensor) else torch.tensor(np.asarray(mask))
@@ -141,8 +129,7 @@ def is_eager() -> bool:
 
 
 def _tensor_from(values: Any, name: str) -> Tensor:
-    """A copy of what is not a tensor yet. A NumPy array keeps its dtype; Python floats carry
-    none of their own and are read in double precision."""
+    """A copy as a tensor. A NumPy array keeps its dtype; Python floats become float64."""
     try:
         return torch.from_numpy(np.array(values))
     except (TypeError, ValueError) as error:

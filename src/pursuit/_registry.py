@@ -8,8 +8,6 @@ from __future__ import annotations
 from inspect import signature
 from typing import Any, ClassVar, TypeVar
 
-__all__ = ["Registered", "arguments_of", "class_of", "name_of"]
-
 T = TypeVar("T", bound="Registered")
 
 
@@ -29,13 +27,7 @@ class Registered:
 
 
 def name_of(obj: Registered) -> str:
-    """Return the name under which the class of an object is known.
-
-    Raises
-    ------
-    TypeError
-        If the name belongs to another class, so that it would be ambiguous in a file.
-    """
+    """Return the name of an object's class, or raise a TypeError if another class has it."""
     kind = type(obj)
     known = obj.classes.get(kind.__name__)
     if known is not kind:
@@ -47,13 +39,7 @@ def name_of(obj: Registered) -> str:
 
 
 def class_of(base: type[T], name: object) -> type[T]:
-    """Return the class that is known by a name.
-
-    Raises
-    ------
-    ValueError
-        If there is none.
-    """
+    """Return the class that is known by a name, or raise a ValueError if there is none."""
     kind = base.classes.get(name) if isinstance(name, str) else None
     if kind is None:
         raise ValueError(

@@ -1,8 +1,7 @@
 """Batches of samples, and where training takes them from.
 
-A `Source` returns the batch of a step number. The rows of an array are drawn by a generator that is
-seeded with the step, so a run can be resumed without any further state. An iterable that can be
-restarted is read again from its beginning; a one-time iterator cannot be resumed.
+Rows of an array are drawn by a generator that is seeded with the number of the step, so a run can
+be resumed without further state. Other iterables are read again from the beginning.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from torch import Tensor
 
 from ._checks import require_width
 
-__all__ = ["Batch", "Batches", "Rows", "Source", "Targets", "as_source", "as_tensors"]
-
 Targets = Tensor | Mapping[str, Tensor]
 
 #: the largest fraction of the rows that is held out by default, and the largest number of rows
 HELD_OUT, MOST_HELD_OUT = 0.1, 2048
 #: arrays with fewer rows than this have no rows held out by default
 FEWEST_ROWS = 500
+
+EMPTY = "x is an empty iterable; it must yield at least one batch"
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,12 +60,9 @@ class Batch:
 
     def part(self, rows: slice) -> Batch:
         """The samples in a slice of the rows."""
-        return replace(
-            self,
-            x=self.x[rows],
-            targets=_each(self.targets, lambda values: values[rows]),
-            rows=None if self.rows is None else self.rows[rows],
-        )
+        targets = _each(self.targets, lambda values: values[rows])
+        numbers = None if self.rows is None else self.rows[rows]
+        return replace(self, x=self.x[rows], targets=targets, rows=numbers)
 
 
 class Source(ABC):
@@ -93,24 +89,10 @@ class Source(ABC):
 
 
 class Rows(Source):
-    """Random rows of an array, a tensor or a memory map; only the rows of a batch are read.
-
-    Parameters
-    ----------
-    x, targets
-        Signals (n, m), and the targets of their rows.
-    size
-        The number of rows in a batch.
-    seed
-        Seeds the drawing.
-    dtype
-        The dtype of the batches.
-    held
-        Sorted numbers of the rows that are never drawn.
-    """
+    """Random rows of an array or memory map, which is read batch by batch; never rows in `held`."""
 
     def __init__(
-        self, x: Any, targets: Any, size: int, seed: int, dtype: torch.dtype, held: Any = ()
+        self, x: Any, targets: Any, size: int, seed: int, dtype: torch.dtype, held: Any
     ) -> None:
         self.x, self.targets = x, targets
         self.size, self.seed, self.dtype = size, seed, dtype
@@ -126,45 +108,32 @@ class Rows(Source):
 
     def take(self, rows: Any) -> Batch:
         """The batch of these rows."""
-        return Batch(
-            _take(self.x, rows, self.dtype),
-            _take_targets(self.targets, rows, self.dtype),
-            torch.from_numpy(np.asarray(rows)),
-            self.total,
-        )
+        x, targets = as_tensors(self.x, self.targets, self.dtype, rows)
+        return Batch(x, targets, torch.from_numpy(np.asarray(rows)), self.total)
 
 
 class Batches(Source):
     """The batches of an iterable: a list, a DataLoader, or a one-time iterator.
 
-    A DataLoader that shuffles draws from torch's global generator. It gets a private one, seeded
-    with the number of the pass, so that a run can be repeated and resumed.
-
-    Parameters
-    ----------
-    batches
-        Each item is x or (x, targets).
-    features
-        The width that every x must have.
-    seed
-        Seeds the private generator.
-    dtype
-        The dtype of the batches.
+    Each item is x or (x, targets). A DataLoader that shuffles draws from torch's global generator;
+    here it gets a private one, seeded with the number of the pass, so that a run can be repeated
+    and resumed.
     """
 
-    def __init__(
-        self, batches: Iterable[Any], features: int, seed: int, dtype: torch.dtype
-    ) -> None:
-        self.batches, self.features, self.seed, self.dtype = batches, features, seed, dtype
+    def __init__(self, batches: Iterable[Any], width: int, seed: int, dtype: torch.dtype) -> None:
+        self.batches, self.width, self.seed, self.dtype = batches, width, seed, dtype
         self.resumable = iter(batches) is not batches
         data = getattr(batches, "dataset", None)
         self.total = len(data) if data is not None and hasattr(data, "__len__") else None
         self._iterator: Iterator[Any] | None = None
         self._passes = 0
-        self._random: Tensor | None = None
-        self._waiting: list[Any] = []
+        self._random = torch.empty(0)
+        self._first: Batch | None = None
 
     def batch(self, step: int) -> Batch | None:
+        if self._first is not None:
+            batch, self._first = self._first, None
+            return batch
         item = self._next()
         if item is None:
             if not self.resumable:
@@ -172,23 +141,19 @@ class Batches(Source):
             self._iterator = None
             item = self._next()
         if item is None:
-            raise ValueError("x is an empty iterable; it must yield at least one batch")
+            raise ValueError(EMPTY)
         pair = item if isinstance(item, tuple | list) else [item]
         if len(pair) not in (1, 2):
             raise ValueError(f"a batch must be x or (x, targets), got a tuple of {len(pair)}")
         x, targets = pair[0], pair[1] if len(pair) == 2 else None
         batch = Batch(*as_tensors(x, targets, self.dtype), rows=None, total=self.total)
-        return require_shape(batch, self.features)
+        return require_shape(batch, self.width)
 
     def first(self) -> Batch:
-        item = self._next()
-        if item is None:
-            raise ValueError("x is an empty iterable; it must yield at least one batch")
-        self._waiting.append(item)
-        batch = self.batch(0)
-        assert batch is not None
-        self._waiting.append(item)
-        return batch
+        self._first = self.batch(0)
+        if self._first is None:
+            raise ValueError(EMPTY)
+        return self._first
 
     def seek(self, step: int) -> None:
         if step == 0:
@@ -199,18 +164,11 @@ class Batches(Source):
                 self._iterator = None
                 self._next()
 
-    def _begin_pass(self) -> None:
-        self._random = torch.Generator().manual_seed(self.seed + self._passes).get_state()
-        self._passes += 1
-        self._iterator = iter(self.batches)
-
     def _next(self) -> Any:
-        if self._waiting:
-            return self._waiting.pop()
         if self._iterator is None:
-            self._begin_pass()
-        assert self._iterator is not None
-        assert self._random is not None
+            self._random = torch.Generator().manual_seed(self.seed + self._passes).get_state()
+            self._passes += 1
+            self._iterator = iter(self.batches)
         with torch.random.fork_rng(devices=[]):
             torch.set_rng_state(self._random)
             item = next(self._iterator, None)
@@ -221,7 +179,6 @@ class Batches(Source):
 def as_source(
     x: Any,
     targets: Any,
-    *,
     features: int,
     dtype: torch.dtype,
     size: int,
@@ -229,30 +186,9 @@ def as_source(
     hold: bool,
     held: Any = None,
 ) -> tuple[Source, Batch | None]:
-    """The source for the data, and the batch of the rows that are held out of it.
+    """The source for the data, and the batch of the rows held out of it, or None.
 
-    Parameters
-    ----------
-    x, targets
-        As for `fit`.
-    features
-        The width that x must have.
-    dtype
-        The dtype of the batches.
-    size
-        The number of rows in a batch drawn from an array.
-    seed
-        Seeds the drawing.
-    hold
-        Whether rows are held out by default.
-    held
-        Numbers of the rows to hold out instead; x must then be an array.
-
-    Returns
-    -------
-    source : Source
-    held_out : Batch or None
-        None where nothing is held out.
+    `held` are the numbers of the rows to hold out; without it, `hold` says whether some are chosen.
     """
     if not hasattr(x, "shape"):
         if isinstance(x, str | bytes) or not isinstance(x, Iterable):
@@ -274,31 +210,32 @@ def as_source(
     if len(x) == 0:
         raise ValueError("x is empty")
     require_width(x, features, "x", "features", "the encoder's dictionary")
-    for name, values in _named(targets).items():
-        if len(values) != len(x):
+    named = targets if isinstance(targets, Mapping) else {None: targets}
+    for key, values in named.items():
+        if values is not None and len(values) != len(x):
+            name = "targets" if key is None else f"targets[{key!r}]"
             raise ValueError(f"{name} has {len(values)} rows, but x has {len(x)}")
+    rows = np.empty(0, np.int64)
     if held is not None:
         rows = _as_rows(held, len(x))
     elif hold and len(x) >= FEWEST_ROWS:
         count = min(int(HELD_OUT * len(x)), MOST_HELD_OUT)
-        rng = np.random.default_rng([seed, len(x)])
-        rows = np.unique(rng.integers(len(x), size=count))
-    else:
-        return Rows(x, targets, size, seed, dtype), None
+        rows = np.unique(np.random.default_rng([seed, len(x)]).integers(len(x), size=count))
     source = Rows(x, targets, size, seed, dtype, rows)
-    return source, source.take(rows)
+    return source, source.take(rows) if len(rows) > 0 else None
 
 
-def as_tensors(x: Any, targets: Any, dtype: torch.dtype) -> tuple[Tensor, Targets | None]:
-    """Signals and targets as tensors; floating-point values are converted to `dtype`."""
-    rows = slice(None)
-    return _take(x, rows, dtype), _take_targets(targets, rows, dtype)
+def as_tensors(
+    x: Any, targets: Any, dtype: torch.dtype, rows: Any = slice(None)
+) -> tuple[Tensor, Targets | None]:
+    """Rows of signals and targets as tensors; floating-point values are converted to `dtype`."""
+    return _take(x, rows, dtype), _each(targets, lambda values: _take(values, rows, dtype))
 
 
-def require_shape(batch: Batch, features: int) -> Batch:
-    """The batch, or a ValueError if its signals do not have shape (rows, features)."""
-    if batch.x.ndim != 2 or batch.x.shape[1] != features:
-        raise ValueError(f"a batch must have shape (rows, {features}), got {tuple(batch.x.shape)}")
+def require_shape(batch: Batch, width: int, name: str = "a batch") -> Batch:
+    """The batch, or a ValueError if its signals do not have shape (rows, width)."""
+    if batch.x.ndim != 2 or batch.x.shape[1] != width:
+        raise ValueError(f"{name} must have shape (rows, {width}), got {tuple(batch.x.shape)}")
     return batch
 
 
@@ -322,16 +259,11 @@ def _as_rows(held: Any, total: int) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def _take(values: Any, rows: Any, dtype: torch.dtype) -> Tensor:
-    part = (
-        values[torch.from_numpy(rows) if isinstance(rows, np.ndarray) else rows]
-        if isinstance(values, Tensor)
-        else torch.from_numpy(np.ascontiguousarray(values[rows]))
-    )
+    if isinstance(values, Tensor):
+        part = values[torch.from_numpy(rows) if isinstance(rows, np.ndarray) else rows]
+    else:
+        part = torch.from_numpy(np.ascontiguousarray(values[rows]))
     return part.to(dtype) if part.is_floating_point() else part
-
-
-def _take_targets(targets: Any, rows: Any, dtype: torch.dtype) -> Targets | None:
-    return _each(targets, lambda values: _take(values, rows, dtype))
 
 
 def _each(targets: Any, change: Any) -> Targets | None:
@@ -342,11 +274,3 @@ def _each(targets: Any, change: Any) -> Targets | None:
         return {name: change(values) for name, values in targets.items()}
     changed: Tensor = change(targets)
     return changed
-
-
-def _named(targets: Any) -> dict[str, Any]:
-    if targets is None:
-        return {}
-    if isinstance(targets, Mapping):
-        return {f"targets[{name!r}]": values for name, values in targets.items()}
-    return {"targets": targets}

@@ -1,8 +1,7 @@
 """Detection of abrupt changes in a stream of samples.
 
-Two quantities are watched, chunk by chunk: the objective, whose level shows how well the data are
-coded, and the second moments of the directions of the samples, which change where other data are
-coded equally well. Cost and memory per chunk are constant.
+Two quantities are watched, chunk by chunk: the objective, and the second moments of the directions
+of the samples, which also change if the new data are coded equally well.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-
-__all__ = ["ChangeDetector", "Level", "Moments", "running_mean"]
 
 #: the number of chunks in recent means, and in the past means of levels
 RECENT, PAST = 5, 50
@@ -38,16 +35,8 @@ DIRECTIONS = 64
 class Level:
     """The level of a number since the last change, and how much it varies.
 
-    Attributes
-    ----------
-    chunks
-        The number of values since the last change.
-    last
-        The last value.
-    recent, mean
-        The means over about the last `RECENT` and `PAST` values.
-    variance
-        Of a value, from the differences of neighbours, since a slow trend is not variation.
+    `recent` and `mean` are means over about the last `RECENT` and `PAST` values. `variance` comes
+    from the differences of neighbours, since a slow trend is not variation.
     """
 
     chunks: int = 0
@@ -61,16 +50,8 @@ class Level:
     ) -> bool:
         """Take in a value, and return whether the recent mean has left the past mean.
 
-        Parameters
-        ----------
-        value
-            The next value. It is ignored if it is not finite.
-        deviations
-            The smallest difference of the means that is a change, in standard deviations.
-        least
-            The smallest difference of the means that is a change, as a number.
-        upwards
-            Whether only a rise is a change.
+        The difference must exceed both that number of standard deviations and `least`; with
+        `upwards` it must be a rise. Values that are not finite are ignored.
         """
         if not math.isfinite(value):
             return False
@@ -93,13 +74,8 @@ class Moments:
     """Second moments of the directions of samples, in the recent and in the further past.
 
     A chunk of n samples has the moments ``M = 1/n sum_i u_i u_i'`` with ``u = x / ||x||``: samples
-    of any length count alike, so a few large ones cannot raise an alarm.
-
-    Parameters
-    ----------
-    features
-        The width of the samples. If it is large, random orthonormal projections of the samples
-        are used instead, the same ones in every run.
+    of any length count alike, so a few large ones cannot raise an alarm. Wide samples are replaced
+    by random orthonormal projections, the same in every run.
     """
 
     def __init__(self, features: int) -> None:
@@ -116,17 +92,9 @@ class Moments:
     def deviation(self, x: Tensor) -> float | None:
         """Take in a chunk, and return how far the moments are from their past.
 
-        Parameters
-        ----------
-        x
-            Samples, shape (n, features).
-
-        Returns
-        -------
-        float or None
-            ``<M - past, recent - past>``, whose mean is about 0 on stationary data, because a chunk
-            is independent of those before it, and ``||M_new - M_old||^2`` after a change. None for
-            the first chunks, in which recent and past are the same.
+        ``<M - past, recent - past>`` has a mean of about 0 on stationary data, because a chunk is
+        independent of those before it, and of ``||M_new - M_old||^2`` after a change. None for the
+        first chunks, in which recent and past are the same.
         """
         x = x.detach().cpu().double()
         x = x if self._projection is None else x @ self._projection
@@ -151,13 +119,7 @@ class Moments:
 
 
 class ChangeDetector:
-    """Whether a stream has changed: its objective, or the directions of its samples.
-
-    Parameters
-    ----------
-    features
-        The width of the samples.
-    """
+    """Whether a stream has changed: its objective, or the directions of its samples."""
 
     def __init__(self, features: int) -> None:
         self.objective = Level()
@@ -174,11 +136,9 @@ class ChangeDetector:
         least = OBJECTIVE_CHANGE * abs(self.objective.mean)
         changed = self.objective.has_changed(objective, OBJECTIVE_DEVIATIONS, least)
         least = MOMENTS_CHANGE * float(self.moments.past.square().sum())
-        deviation = self.moments.deviation(x)
-        if deviation is not None:
-            changed |= self.deviation.has_changed(
-                deviation, MOMENTS_DEVIATIONS, least, upwards=True
-            )
+        value = self.moments.deviation(x)
+        if value is not None:
+            changed |= self.deviation.has_changed(value, MOMENTS_DEVIATIONS, least, upwards=True)
         if changed:
             self.objective.chunks = self.deviation.chunks = self.moments.chunks = 0
         return changed

@@ -15,8 +15,6 @@ from .models import SparseModel
 from .operators import Operator
 from .penalties import Penalty
 
-__all__ = ["describe_model", "restore_model"]
-
 #: the deepest nesting of a description
 DEEPEST = 20
 #: objects that a description may contain, by the key that marks them

@@ -1,7 +1,7 @@
 """Whole files: arrays and what they mean, in one safetensors file, without torch.
 
-The description stands beside the arrays as JSON. A checksum over both tells a damaged file from
-a whole one. Files are written whole or not at all.
+The description is stored beside the arrays as JSON. A checksum over both reveals damaged files.
+Files are written whole or not at all.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ import numpy as np
 
 from ._words import one_line
 
-__all__ = ["Saved", "below", "one_line", "open_saved", "read", "whole", "write", "write_whole"]
-
 Array = np.ndarray[Any, Any]
 T = TypeVar("T")
 
@@ -32,10 +30,7 @@ VERSION = 2
 def write(
     path: str | os.PathLike[str], arrays: Mapping[str, Array], info: Mapping[str, Any]
 ) -> None:
-    """Write arrays and their description to one file, whole or not at all.
-
-    Arrays that are equal bit by bit are stored once.
-    """
+    """Write arrays, equal ones only once, and their description to one file."""
     from safetensors.numpy import save
 
     stored: dict[str, Array] = {}
@@ -44,9 +39,8 @@ def write(
     for name, array in arrays.items():
         # ascontiguousarray alone makes a vector of a number
         rows = np.ascontiguousarray(array).reshape(array.shape)
-        first = known.setdefault(
-            (rows.dtype.str, rows.shape, hashlib.sha256(rows.data).digest()), name
-        )
+        content = (rows.dtype.str, rows.shape, hashlib.sha256(rows.data).digest())
+        first = known.setdefault(content, name)
         if first == name:
             stored[name] = rows
         else:
@@ -63,10 +57,7 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
 
 @contextmanager
 def whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Context manager: yields a temporary file that replaces `path` on success.
-
-    On an error the temporary file is deleted, and a file at `path` stays as it is.
-    """
+    """Yield a temporary file that replaces `path` on success and is deleted on an error."""
     path = Path(path)
     name = path.parent / f".{path.name}.{secrets.token_hex(4)}.part"
     try:
@@ -82,17 +73,7 @@ def whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 @dataclass(frozen=True, eq=False)
 class Saved:
-    """A file that was opened: its arrays, and the description that says what they mean.
-
-    Attributes
-    ----------
-    path
-        Where it was read from.
-    arrays
-        The arrays by name.
-    info
-        The description: kind, model, arguments, regime, provenance.
-    """
+    """The content of a file: its arrays, and the description that says what they mean."""
 
     path: Path
     arrays: dict[str, Array]
@@ -110,10 +91,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, Any]
 
 
 def open_saved(path: str | os.PathLike[str]) -> Saved:
-    """Read a file that `write` has written, or raise a ValueError that says what is wrong.
-
-    Model, encoder and runtime can be built from the result without reading the file again.
-    """
+    """Read a file that `write` has written, or raise a ValueError that says what is wrong."""
     from safetensors import SafetensorError, safe_open
 
     if not Path(path).is_file():
@@ -153,6 +131,11 @@ def open_saved(path: str | os.PathLike[str]) -> Saved:
 def below(values: Mapping[str, T], prefix: str) -> dict[str, T]:
     """Return the values whose names begin with the prefix, under names without it."""
     return {n.removeprefix(prefix): v for n, v in values.items() if n.startswith(prefix)}
+
+
+def joined(groups: Mapping[str, Mapping[str, T]]) -> dict[str, T]:
+    """Return the values of all groups under names ``group.name``; the inverse of `below`."""
+    return {f"{g}.{name}": value for g, values in groups.items() for name, value in values.items()}
 
 
 def _checksum(text: str, arrays: Mapping[str, Array]) -> str:

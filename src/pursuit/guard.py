@@ -1,10 +1,9 @@
 """The guard: a training term that keeps deep encoders stable on signals unlike the training data.
 
-On the data, codes are sparse, and few atoms at a time allow steps that are several times longer
-than those that are stable for all atoms at once. Training finds such steps, because they are
-accurate. A signal that makes a layer switch on many atoms is then amplified by every layer that
-follows, and the layers that amplify it switch on still more. No training row shows this until it
-happens, so the guard shows the encoder rows that are harder than the data.
+On the data, codes are sparse, and few active atoms allow steps several times longer than those that
+are stable for all atoms. Training finds such steps, because they are accurate. A signal that
+activates many atoms is then amplified by every layer, and activates still more. No training row
+shows this before it happens, so the guard adds rows that are harder than the data.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ import torch
 from torch import Tensor
 
 from .encoders.trainable import Trainable
-
-__all__ = ["guard", "hard_rows"]
 
 #: the number of rows of a batch for each hard row
 SHARE = 8
@@ -30,20 +27,6 @@ def guard(encoder: Trainable, x: Tensor, rng: np.random.Generator) -> Tensor:
     The term is ``mean_i max(0, log F(y_i, z(y_i)) - log F(y_i, 0))`` over `hard_rows` y of x. It is
     zero, and so is its gradient, as long as no code is worse than zero; the logarithm makes a
     row that blows up by a factor of 10^10 count 23, not 10^10.
-
-    Parameters
-    ----------
-    encoder
-        The encoder that is trained.
-    x
-        The signals of a mini-batch, shape (n, m).
-    rng
-        The source of randomness.
-
-    Returns
-    -------
-    Tensor
-        A number, with gradients.
     """
     rows = hard_rows(x, rng)
     model, y = encoder.model, encoder.prepare(rows)
@@ -54,7 +37,7 @@ def guard(encoder: Trainable, x: Tensor, rng: np.random.Generator) -> Tensor:
 
 
 def hard_rows(x: Tensor, rng: np.random.Generator) -> Tensor:
-    """Return signals that are harder to encode than x, made of its rows, shape (ceil(n / 8), m).
+    """Return signals that are harder to encode than x, shape (ceil(n / 8), m).
 
     In equal parts sums of two rows (divided by sqrt(2)), rows with their features shuffled, and
     plain rows, each multiplied by a factor between 1 and `LARGEST`, uniform on a logarithmic scale.
@@ -67,5 +50,4 @@ def hard_rows(x: Tensor, rng: np.random.Generator) -> Tensor:
     rows = x[first]
     rows = torch.where(kind == 0, (rows + x[second]) / 2**0.5, rows)
     rows = torch.where(kind == 1, rows.gather(1, order), rows)
-    factors = torch.from_numpy(LARGEST ** rng.random((count, 1))).to(x)
-    return rows * factors
+    return rows * torch.from_numpy(LARGEST ** rng.random((count, 1))).to(x)

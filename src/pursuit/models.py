@@ -1,11 +1,8 @@
 """Models: what is minimised.
 
 Every model is one formula, ``1/2 ||x - z D||^2 + psi(z)`` for a row x, an operator D and a penalty
-psi. In the paper's columns: ``1/2 ||x - D z||^2 + psi(z)``. The named cases choose both.
-
-A model is immutable: `replace` returns a new one. It is built on operators and penalties;
-certificates, solvers and encoders ask it for the matrix Q of the quadratic part and its largest
-eigenvalue (the step constant alpha).
+psi, which the named models choose. In the paper's columns: ``1/2 ||x - D z||^2 + psi(z)``. A model
+is immutable; `replace` returns a new one.
 """
 
 from __future__ import annotations
@@ -25,18 +22,8 @@ from .operators import Joined, Matrix, Operator, WithIdentity, squared_norm
 from .penalties import L1, Elastic, GroupL2, NonNegative, Penalty, Ridge, Stacked, TreeL2
 from .penalties.groups import Groups
 
-__all__ = [
-    "NMF",
-    "Constraint",
-    "GroupLasso",
-    "HiLasso",
-    "Lasso",
-    "LowRankSparse",
-    "Parts",
-    "RobustNMF",
-    "RobustPCA",
-    "SparseModel",
-]
+__all__ = ["NMF", "Constraint", "GroupLasso", "HiLasso", "Lasso", "LowRankSparse"]
+__all__ += ["Parts", "RobustNMF", "RobustPCA", "SparseModel"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,14 +32,10 @@ class Parts:
 
     Attributes
     ----------
-    low_rank
-        The part spanned by the low-rank dictionary, in the space of the signals.
-    sparse
-        The sparse part, in the space of the signals.
-    scores
-        The coefficients of the low-rank part.
-    outliers
-        The coefficients of the sparse part; for robust PCA and NMF the same as `sparse`.
+    low_rank, sparse
+        The low-rank part and the sparse part, in the space of the signals.
+    scores, outliers
+        Their coefficients; for robust PCA and NMF `outliers` are the same as `sparse`.
     """
 
     low_rank: Tensor | None = None
@@ -65,13 +48,13 @@ class Parts:
 class Constraint:
     """What keeps a dictionary in bounds while it is learned.
 
-    Without it codes could shrink and atoms grow for ever. Either atoms stay in the unit ball, or
-    the learning problem charges ``ridge/2 ||D||_F^2``, once for the whole data set.
+    Without it codes could shrink and atoms grow without limit. Either atoms stay in the unit ball,
+    or the learning problem has a penalty ``ridge/2 ||D||_F^2``, once for the whole data set.
 
     Attributes
     ----------
     ridge
-        The weight; 0 stands for the unit ball.
+        The weight; 0 means the unit ball.
     nonnegative
         Whether entries must not be negative.
     """
@@ -101,7 +84,7 @@ class SparseModel(Registered):
     dictionary
         Atoms as rows, shape (q, m), or an operator (see `pursuit.operators`).
     penalty
-        What the codes are charged for; its quadratic part enters Q.
+        The penalty of the codes; its quadratic part enters Q.
 
     Attributes
     ----------
@@ -126,8 +109,6 @@ class SparseModel(Registered):
             raise TypeError(f"penalty must be a Penalty, got {type(penalty).__name__}")
         self.penalty = penalty
         penalty.check(self.code_size)
-
-    # ---- sizes and copies -------------------------------------------------------------
 
     @property
     def features(self) -> int:
@@ -188,10 +169,9 @@ class SparseModel(Registered):
         return type(self)(**{**config, **changes})
 
     def rebind(self, dictionaries: Mapping[str, Tensor], units: Tensor | None = None) -> Self:
-        """Return the same model on other tensors of the same shapes.
+        """Return the same model on other tensors of the same shapes, to which gradients flow.
 
-        For whoever owns the dictionaries and changes them often: nothing is checked, nothing is
-        computed, and gradients flow to the given tensors. `units` stay unless they are given.
+        Nothing is checked or computed, so this is quick. `units` stay unless they are given.
         """
         return self._with_operator(self.operator.rebind(dictionaries))
 
@@ -202,18 +182,15 @@ class SparseModel(Registered):
 
     def _with_operator(self, operator: Operator) -> Self:
         new = copy.copy(self)
-        for name in [name for name in vars(new) if _is_cached(type(new), name)]:
-            delattr(new, name)
+        for name in vars(self):
+            if isinstance(getattr(type(self), name, None), cached_property):
+                delattr(new, name)
         new.operator = operator
         return new
 
     def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}(features={self.features}, code_size={self.code_size}, "
-            f"penalty={self.penalty!r})"
-        )
-
-    # ---- the linear map of the dictionary ---------------------------------------------
+        sizes = f"features={self.features}, code_size={self.code_size}"
+        return f"{type(self).__name__}({sizes}, penalty={self.penalty!r})"
 
     def decode(self, codes: Tensor) -> Tensor:
         """Return ``z D``, the signals that codes represent, shape (n, m)."""
@@ -241,14 +218,11 @@ class SparseModel(Registered):
 
     def dictionary_of(self, part: str) -> str | None:
         """Return the name of the dictionary that spans a part of the signal, None if none does."""
-        names = dict(zip(self.part_names, self.dictionaries, strict=False))
-        return names.get(part)
+        return dict(zip(self.part_names, self.dictionaries, strict=False)).get(part)
 
     def regression(self, x: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
         """Return coefficients and targets of the regression that a better dictionary solves."""
         return self.operator.regression(x, codes)
-
-    # ---- the objective ----------------------------------------------------------------
 
     def objective(self, x: Tensor, codes: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return ``F(z) = 1/2 ||x - z D||^2 + psi(z)`` of each row, shape (n,).
@@ -280,8 +254,6 @@ class SparseModel(Registered):
     def nonsmooth(self) -> Penalty:
         """The penalty without its quadratic part: what a solver shrinks by."""
         return self.penalty.nonsmooth
-
-    # ---- the quadratic's constants ----------------------------------------------------
 
     @property
     def Q(self) -> Tensor:
@@ -323,8 +295,6 @@ class SparseModel(Registered):
             labels[block] = number
         return labels
 
-    # ---- the coordinates that iterations run in ---------------------------------------
-
     @property
     def normalised(self) -> SparseModel:
         """The equivalent model in well-scaled coordinates, in which iterations run."""
@@ -334,8 +304,7 @@ class SparseModel(Registered):
     def units(self) -> Tensor | None:
         """The scale of each coefficient, shape (q,), float64; None if all are 1.
 
-        ``codes = units * normalised codes``, and the atoms of `normalised` are
-        ``units * atoms``.
+        ``codes = units * normalised codes``, and the atoms of `normalised` are ``units * atoms``.
         """
         return None
 
@@ -374,14 +343,12 @@ class GroupLasso(SparseModel):
 
     Parameters
     ----------
-    dictionary
-        Atoms as rows, shape (q, m).
+    dictionary, nonnegative
+        As for `Lasso`.
     groups
         Disjoint lists of atom numbers; an atom in no group is not penalised.
     lam
         The weight, one number or one per group.
-    nonnegative
-        Whether codes must not be negative.
     """
 
     def __init__(
@@ -396,16 +363,10 @@ class HiLasso(SparseModel):
 
     Parameters
     ----------
-    dictionary
-        Atoms as rows, shape (q, m).
-    groups
-        Disjoint lists of atom numbers.
-    lam_group
-        The weight of the groups, one number or one per group.
-    lam
-        The weight of single coefficients, one number or one per atom.
-    nonnegative
-        Whether codes must not be negative.
+    dictionary, groups, nonnegative
+        As for `GroupLasso`.
+    lam_group, lam
+        The weights of groups and single coefficients, one number or one per group or atom.
     """
 
     def __init__(
@@ -416,8 +377,8 @@ class HiLasso(SparseModel):
         lam: ArrayLike,
         nonnegative: bool = False,
     ) -> None:
-        self.groups, self.lam_group, self.lam = groups, lam_group, lam
-        self.nonnegative = nonnegative
+        self.groups, self.nonnegative = groups, nonnegative
+        self.lam_group, self.lam = lam_group, lam
         atoms = as_float_matrix(dictionary, "dictionary", "features")
         leaves = [[i] for i in range(len(atoms))]
         super().__init__(atoms, TreeL2([(leaves, lam), (groups, lam_group)], nonnegative))
@@ -429,7 +390,7 @@ class NMF(SparseModel):
     Parameters
     ----------
     dictionary
-        Atoms as rows, shape (q, m). In NMF proper they are non-negative; the codes do not need it.
+        Atoms as rows, shape (q, m); usually non-negative, but this is not required.
     ridge
         The weight of the quadratic penalty; with 0 the code may not be unique.
     """
@@ -447,12 +408,7 @@ class NMF(SparseModel):
 
 
 class _LowRankAndSparse(SparseModel):
-    """A low-rank part with a quadratic penalty and a sparse part; the code is (s, o).
-
-    The iterations run in the coordinates ``s' = c s, D0' = D0 / c, lam_star' = lam_star / c^2``, an
-    equivalent problem in which neither part dictates the step size of the other. The scale c is
-    computed when it is not given, and fixed from then on.
-    """
+    """A low-rank part with a quadratic penalty and a sparse part; see `LowRankSparse`."""
 
     part_names = ("low_rank", "sparse")
 
@@ -476,9 +432,8 @@ class _LowRankAndSparse(SparseModel):
         super().__init__(operator, self._penalty(operator, self.lam_star))
 
     def _penalty(self, operator: Operator, lam_star: float) -> Penalty:
-        scores, outliers = operator.block_sizes
-        ridge = Ridge(lam_star, self.nonnegative)
-        return Stacked([(ridge, scores), (self._outliers, outliers)])
+        penalties = Ridge(lam_star, self.nonnegative), self._outliers
+        return Stacked(list(zip(penalties, operator.block_sizes, strict=True)))
 
     @property
     def constraints(self) -> dict[str, Constraint]:
@@ -519,16 +474,14 @@ class LowRankSparse(_LowRankAndSparse):
     """``1/2 ||x - s D0 - o D1||^2 + lam_star/2 ||s||^2 + lam ||o||_1 + sparse_ridge/2 ||o||^2``.
 
     A low-rank part s D0 and a sparse part o D1; the code is (s, o). The iterations run in the
-    coordinates ``s' = c s, D0' = D0 / c, lam_star' = lam_star / c^2``, an equivalent problem,
-    with ``c = ||D0||_2 / ||D1||_2``: without it the larger dictionary would dictate the step size
-    of the smaller one.
+    coordinates ``s' = c s, D0' = D0 / c, lam_star' = lam_star / c^2`` with
+    ``c = ||D0||_2 / ||D1||_2``, an equivalent problem: without the scale c the larger dictionary
+    would dictate the step size of the smaller one.
 
     Parameters
     ----------
-    low_rank
-        D0, atoms as rows, shape (q0, m).
-    sparse
-        D1, atoms as rows, shape (q1, m).
+    low_rank, sparse
+        D0 and D1, atoms as rows, shapes (q0, m) and (q1, m).
     lam_star
         The weight of the quadratic penalty on s.
     lam
@@ -577,17 +530,15 @@ class RobustPCA(_LowRankAndSparse):
     """``1/2 ||x - s D0 - o||^2 + lam_star/2 ||s||^2 + lam ||o||_1``; the code is (s, o).
 
     The operator of this model is ``(D0, I)``; the identity is neither stored nor multiplied.
-
-    The iterations run in the coordinates ``s' = c s, D0' = D0/c, lam_star' = lam_star/c^2``
-    with ``c = ||D0||_2``, an equivalent problem whose step constant is about 2 whatever the
-    size of D0; users see D0 and s unscaled.
+    The iterations run in the coordinates of `LowRankSparse` with ``c = ||D0||_2``, in which the
+    step constant is about 2 for any size of D0.
 
     Parameters
     ----------
     dictionary
         D0, atoms as rows, shape (q, m).
     lam_star
-        The weight of the quadratic penalty on s; half of what the nuclear norm charges.
+        The weight of the quadratic penalty on s; with one on D0 it amounts to a nuclear norm.
     lam
         The weight of the outliers, one number or one per feature.
     scale
@@ -600,16 +551,14 @@ class RobustPCA(_LowRankAndSparse):
         self, dictionary: ArrayLike, lam_star: float, lam: ArrayLike, scale: float | None = None
     ) -> None:
         self.lam = lam
-        outliers = L1(lam, self._nonnegative)
-        operator = WithIdentity(dictionary)
+        outliers, operator = L1(lam, self._nonnegative), WithIdentity(dictionary)
         super().__init__(operator, lam_star, outliers, self._nonnegative, scale)
 
 
 class RobustNMF(RobustPCA):
     """``1/2 ||x - s D0 - o||^2 + lam_star/2 ||s||^2 + lam ||o||_1`` with ``s >= 0, o >= 0``.
 
-    As `RobustPCA`, with non-negative codes. In robust NMF proper D0 is non-negative too; the codes
-    do not need it.
+    As `RobustPCA`, with non-negative codes. D0 is usually non-negative too, which is not required.
     """
 
     _nonnegative = True
@@ -619,7 +568,3 @@ def require_model(model: object) -> None:
     """Raise TypeError for what is not a model."""
     if not isinstance(model, SparseModel):
         raise TypeError(f"model must be a SparseModel, got {type(model).__name__}")
-
-
-def _is_cached(kind: type, name: str) -> bool:
-    return isinstance(getattr(kind, name, None), cached_property)

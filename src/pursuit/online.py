@@ -1,31 +1,28 @@
 """OnlineLearner: an encoder and its dictionary that follow a stream.
 
-No distribution is assumed and no exact solver is called: each chunk of samples is encoded, its
-codes update the dictionary, and the encoder is trained for a few steps on a sliding window. The
-cost per sample and the memory are constant. Samples are processed in chunks of a fixed size, so
-the result does not depend on how the stream is divided into calls.
+Each chunk of samples is encoded, its codes update the dictionary, and the encoder is trained for a
+few steps on a sliding window, at constant cost per sample and constant memory. Chunks have a fixed
+size, so the result does not depend on how the stream is divided into calls.
 """
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .batches import Batch, Targets, as_tensors
+from .batches import Batch, Targets, as_tensors, require_shape
 from .changes import PAST, RECENT, YOUNG, ChangeDetector, running_mean
 from .dictionary import OnlineDictionary
 from .encoders.trainable import Trainable, declared_kinds, require_members
+from .files import below, joined
 from .optimisation import CLIP, adam_state, adam_tensors, learning_rate
-from .persistence import below, read, write
+from .persistence import read, write
 from .regimes import Regime, Unsupervised, as_regime, record_regime
-
-__all__ = ["OnlineLearner", "Point"]
 
 #: the number of chunks that the history keeps
 REMEMBERED = 10_000
@@ -37,17 +34,7 @@ FOLLOW_EVERY = 10
 
 
 class Point(NamedTuple):
-    """The state of the stream after one chunk.
-
-    Attributes
-    ----------
-    samples
-        The number of samples so far.
-    objective
-        The mean objective of the chunk, before anything was learned from it.
-    drift
-        See `OnlineLearner.drift`.
-    """
+    """The state of the stream after a chunk, with its mean objective before it was learned from."""
 
     samples: int
     objective: float
@@ -65,9 +52,8 @@ class OnlineLearner:
     regime
         What it is trained for; by default `regimes.Unsupervised`.
     dictionary
-        What updates the dictionary: by default an `OnlineDictionary` for the model of the encoder
-        whose memory adapts to the stream. An `OnlineDictionary` that you pass keeps its beta;
-        "fixed" leaves the dictionary unchanged.
+        What updates the dictionary: by default an `OnlineDictionary` whose memory adapts to the
+        stream. One that you pass keeps its beta; "fixed" leaves the dictionary unchanged.
     window
         The encoder is trained on the last `window` samples.
     memory
@@ -75,12 +61,10 @@ class OnlineLearner:
         samples since the last change of the stream, and at least five samples per atom.
     chunk
         The number of samples that are processed at a time.
-    batch_size
-        The number of rows of the window in a training step.
-    steps
-        The number of training steps for each chunk.
+    batch_size, steps
+        The number of rows in a training step, and the number of training steps for each chunk.
     rate
-        A factor of the learning rates.
+        A factor for the learning rates.
     seed
         Seeds the choice of rows from the window.
 
@@ -157,11 +141,9 @@ class OnlineLearner:
             for name, parameter in encoder.named_parameters()
             if kinds[name].role != "dictionary"
         }
+        rates = {n: rate * learning_rate(kinds[n], p.detach()) for n, p in self._trained.items()}
         self._optimiser = torch.optim.Adam(
-            [
-                {"params": [p], "lr": rate * learning_rate(kinds[name], p.detach())}
-                for name, p in self._trained.items()
-            ]
+            [{"params": [p], "lr": rates[name]} for name, p in self._trained.items()]
         )
 
     @property
@@ -170,10 +152,7 @@ class OnlineLearner:
 
     @property
     def received(self) -> int:
-        """The number of samples received, including those that do not fill a chunk yet.
-
-        A resumed stream continues with the sample after them.
-        """
+        """The number of samples received, including those that do not fill a chunk yet."""
         return self.samples + len(self._waiting)
 
     def partial_fit(self, x: Any, targets: Any = None) -> OnlineLearner:
@@ -193,10 +172,9 @@ class OnlineLearner:
         OnlineLearner
             The learner itself.
         """
-        model, features = self.encoder.model, self.encoder.features
+        model = self.encoder.model
         batch = Batch(*as_tensors(x, targets, model.dtype)).to(model.device)
-        if batch.x.ndim != 2 or batch.x.shape[1] != features:
-            raise ValueError(f"x must have shape (rows, {features}), got {tuple(batch.x.shape)}")
+        require_shape(batch, self.encoder.features, "x")
         if not bool(torch.isfinite(batch.x).all()):
             raise ValueError("x contains NaN or infinite values; nothing was learned from it")
         self._waiting.add(batch)
@@ -211,8 +189,11 @@ class OnlineLearner:
             codes, signals, model = encoder(batch.x), encoder.prepare(batch.x), encoder.model
             self._record(batch.x, float(model.objective(signals, codes).mean()))
             if self.dictionary is not None:
-                if self._adaptive:
-                    self._remember(self.dictionary)
+                if self._adaptive:  # the longer the stream is stationary, the less is forgotten
+                    since = self._detector.chunks * self.chunk
+                    if since == 0:
+                        self.dictionary.decay(KEPT)
+                    self.dictionary.remember(since, most=self.memory)
                 learned = self.dictionary.learn_batch(model, signals, codes, under_ridge=True)
                 for name, tensor in learned.items():
                     model.dictionaries[name].copy_(tensor)
@@ -223,13 +204,6 @@ class OnlineLearner:
         self._seen.drop(len(self._seen) - self.window)
         for number in range(self.steps):
             self._step(number)
-
-    def _remember(self, dictionary: OnlineDictionary) -> None:
-        """Set how much the dictionary forgets: the longer the stream is stationary, the less."""
-        since = self._detector.chunks * self.chunk
-        if since == 0:
-            dictionary.decay(KEPT)
-        dictionary.remember(since, most=self.memory)
 
     def _step(self, number: int) -> None:
         rng = np.random.default_rng([self.seed, self.samples, number])
@@ -247,7 +221,7 @@ class OnlineLearner:
         self._optimiser.zero_grad(set_to_none=True)
 
     def _record(self, x: Tensor, objective: float) -> None:
-        """Take a chunk into the history, and look for a change of the stream."""
+        """Record a chunk in the history, and look for a change of the stream."""
         self.samples += len(x)
         chunks = self.samples // self.chunk
         self._recent = running_mean(self._recent, objective, min(RECENT, chunks))
@@ -256,21 +230,18 @@ class OnlineLearner:
         if self._detector.has_changed(x, objective):
             self.changes.append(self.samples)
 
-    # ---- files ------------------------------------------------------------------------
-
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the complete state of the learner to one file."""
-        tensors = {f"encoder.{name}": t for name, t in self.encoder.state_dict().items()}
-        remembered = adam_tensors(self._optimiser.state_dict())
-        tensors |= {f"adam.{name}": value for name, value in remembered.items()}
-        if self.dictionary is not None:
-            tensors |= {f"online.{key}": t for key, t in self.dictionary.state.items()}
-        for prefix, state in (
-            ("seen", self._seen.state),
-            ("waiting", self._waiting.state),
-            ("moments", self._detector.moments.state),
-        ):
-            tensors |= {f"{prefix}.{key}": t for key, t in state.items()}
+        tensors = joined(
+            {
+                "encoder": self.encoder.state_dict(),
+                "adam": adam_tensors(self._optimiser.state_dict()),
+                "online": {} if self.dictionary is None else self.dictionary.state,
+                "seen": self._seen.parts,
+                "waiting": self._waiting.parts,
+                "moments": self._detector.moments.state,
+            }
+        )
         tensors["history"] = torch.tensor(list(self.history), dtype=torch.float64).reshape(-1, 3)
         info = {
             "kind": "learner",
@@ -285,15 +256,7 @@ class OnlineLearner:
         write(path, tensors, info)
 
     def resume(self, path: str | os.PathLike[str]) -> OnlineLearner:
-        """Restore the state that `save` wrote.
-
-        The learner must have been built with the same settings.
-
-        Returns
-        -------
-        OnlineLearner
-            The learner itself.
-        """
+        """Restore what `save` wrote into a learner with the same settings, and return it."""
         tensors, info = read(path)
         if info.get("kind") != "learner":
             raise ValueError(f"{path} does not hold a learner, but {info.get('kind')!r}")
@@ -305,8 +268,8 @@ class OnlineLearner:
         self._optimiser.load_state_dict(adam_state(self._optimiser, below(tensors, "adam.")))
         if self.dictionary is not None:
             self.dictionary.state = below(tensors, "online.")
-        self._seen.state = below(tensors, "seen.")
-        self._waiting.state = below(tensors, "waiting.")
+        self._seen.parts = below(tensors, "seen.")
+        self._waiting.parts = below(tensors, "waiting.")
         points = tensors["history"].tolist()
         self.history = deque((Point(int(n), f, d) for n, f, d in points), maxlen=REMEMBERED)
         self.samples = info["samples"]
@@ -319,16 +282,9 @@ class OnlineLearner:
         return self
 
     def _settings(self) -> dict[str, Any]:
-        return {
-            "window": self.window,
-            "memory": self.memory,
-            "chunk": self.chunk,
-            "steps": self.steps,
-            "batch_size": self.batch_size,
-            "seed": self.seed,
-            "regime": self.regime.name,
-            "dictionary": self.dictionary is not None,
-        }
+        names = ("window", "memory", "chunk", "steps", "batch_size", "seed")
+        settings = {name: getattr(self, name) for name in names}
+        return settings | {"regime": self.regime.name, "dictionary": self.dictionary is not None}
 
 
 class _Rows:
@@ -344,10 +300,8 @@ class _Rows:
         new = {"x": batch.x, **_flat(batch.targets)}
         if self.parts and set(new) != set(self.parts):
             raise ValueError("targets must come with all samples of a stream or with none")
-        self.parts = {
-            key: torch.cat([self.parts[key], t]) if self.parts else t.clone()
-            for key, t in new.items()
-        }
+        old = self.parts or {key: t[:0] for key, t in new.items()}
+        self.parts = {key: torch.cat([old[key], t]) for key, t in new.items()}
 
     def pop(self, count: int) -> Batch:
         """Remove the oldest samples and return them."""
@@ -367,14 +321,6 @@ class _Rows:
         if "targets" in chosen:
             return Batch(x, chosen["targets"])
         return Batch(x, {key.removeprefix("targets."): t for key, t in chosen.items()})
-
-    @property
-    def state(self) -> dict[str, Tensor]:
-        return self.parts
-
-    @state.setter
-    def state(self, values: Mapping[str, Tensor]) -> None:
-        self.parts = dict(values)
 
 
 def _flat(targets: Targets | None) -> dict[str, Tensor]:

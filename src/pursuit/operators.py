@@ -1,9 +1,7 @@
 """Operators: the dictionary as a linear map from codes to signals, ``z -> z D``.
 
-A model needs more of its dictionary than a product: correlations, the Gram matrix, norms, the
-regression that a better dictionary solves. An operator provides them without forming what is not
-stored, such as the identity of robust PCA. It knows nothing of penalties; models are built on it.
-
+A model needs more of its dictionary than a product: correlations, the Gram matrix, norms. An
+operator provides them without forming what is not stored, such as the identity of robust PCA.
 Rows are samples: ``codes (n, q)``, ``signals (n, m)``, atoms as rows of D. An operator is
 immutable; `rebind` and `to` return new ones.
 """
@@ -33,8 +31,6 @@ class Operator(Registered, ABC):
     The constructor's arguments are its dictionaries, the matrices that are learned, and are kept
     as attributes of the same names. Other arguments must be kept as attributes too.
     """
-
-    # ---- what it is made of ---------------------------------------------------------------
 
     @property
     @abstractmethod
@@ -84,10 +80,7 @@ class Operator(Registered, ABC):
         return arguments_of(self)
 
     def rebind(self, dictionaries: Mapping[str, Tensor]) -> Self:
-        """Return the same operator on other tensors of the same shapes, which are not checked.
-
-        Gradients flow to the given tensors.
-        """
+        """Return the same operator on other tensors, which get gradients and are not checked."""
         new = copy.copy(self)
         vars(new).update(dictionaries)
         return new
@@ -107,8 +100,6 @@ class Operator(Registered, ABC):
     def __repr__(self) -> str:
         shapes = ", ".join(f"{name}={tuple(t.shape)}" for name, t in self.dictionaries.items())
         return f"{type(self).__name__}({shapes})"
-
-    # ---- the linear map -------------------------------------------------------------------
 
     def decode(self, codes: Tensor) -> Tensor:
         """Return ``z D``, the signals that codes represent, shape (n, m)."""
@@ -133,11 +124,18 @@ class Operator(Registered, ABC):
         """
         return codes, x
 
-    # ---- constants ------------------------------------------------------------------------
-
     def dense(self) -> Tensor:
         """Return D in full, shape (q, m)."""
         return self.atoms
+
+    def rows(self, numbers: Sequence[int]) -> Tensor:
+        """Return rows of D by their numbers, those of an identity block included, in float64."""
+        atoms, chosen = self.atoms.detach(), torch.tensor(numbers, device=self.device)
+        rows = atoms.new_zeros(len(chosen), self.features, dtype=torch.float64)
+        stored = chosen < len(atoms)
+        rows[stored] = atoms[chosen[stored]].double()
+        rows[~stored, chosen[~stored] - len(atoms)] = 1.0
+        return rows
 
     def gram(self) -> Tensor:
         """Return ``D D'`` in full, shape (q, q)."""
@@ -163,15 +161,18 @@ class Operator(Registered, ABC):
         self, blocks: Sequence[Sequence[int]], curvature: Tensor | None = None
     ) -> Tensor:
         """Return for each block r the largest eigenvalue of ``D_r D_r' + diag(curvature_r)``."""
-        atoms = self.atoms.detach().double()
-        constants = []
-        for block in blocks:
-            rows = list(block)
-            gram = atoms[rows] @ atoms[rows].T
-            if curvature is not None:
-                gram = gram + torch.diag(curvature[rows].to(gram))
-            constants.append(torch.linalg.eigvalsh(gram)[-1])
-        return torch.stack(constants)
+        diagonal = self.squared_norms()
+        if curvature is not None:
+            diagonal = diagonal + curvature.to(diagonal)
+        constants = diagonal[[block[0] for block in blocks]]
+        for number, block in enumerate(blocks):
+            if len(block) > 1:
+                atoms = self.rows(block)
+                gram = atoms @ atoms.T
+                if curvature is not None:
+                    gram = gram + torch.diag(curvature[list(block)].to(gram))
+                constants[number] = torch.linalg.eigvalsh(gram)[-1]
+        return constants
 
 
 class Matrix(Operator):
@@ -202,7 +203,7 @@ class Matrix(Operator):
         return self.dictionary
 
 
-class WithIdentity(Operator):
+class WithIdentity(Matrix):
     """``(s, o) -> s D0 + o``: a matrix beside the identity, which is neither stored nor multiplied.
 
     Parameters
@@ -210,17 +211,6 @@ class WithIdentity(Operator):
     dictionary
         D0, atoms as rows, shape (q0, m). The code has q0 + m coefficients.
     """
-
-    def __init__(self, dictionary: ArrayLike) -> None:
-        self.dictionary = as_dictionary(dictionary, "dictionary")
-
-    @property
-    def dictionaries(self) -> dict[str, Tensor]:
-        return {"dictionary": self.dictionary}
-
-    @property
-    def atoms(self) -> Tensor:
-        return self.dictionary
 
     @property
     def block_sizes(self) -> tuple[int, ...]:
@@ -231,8 +221,7 @@ class WithIdentity(Operator):
         return self.features
 
     def scaled(self, units: Tensor) -> Operator:
-        atoms = self.dictionary
-        return self.rebind({"dictionary": atoms * units[: len(atoms), None].to(atoms)})
+        return self.rebind(super().scaled(units).dictionaries)
 
     def decode(self, codes: Tensor) -> Tensor:
         scores, outliers = self.split(codes)
@@ -254,47 +243,20 @@ class WithIdentity(Operator):
         return torch.cat([self.dictionary, identity])
 
     def largest_eigenvalue(self, curvature: Tensor | None = None) -> float:
-        """As the base class says, without the identity.
+        """Return the largest eigenvalue, where possible without forming the identity.
 
         With the same ridge r on all scores and none on the rest, and ``c = ||D0||^2 + 1 + r``, it
         is ``(c + sqrt(c^2 - 4 r)) / 2``.
         """
-        count = len(self.dictionary)
-        if curvature is None:
-            return squared_norm(self.dictionary.detach().double()) + 1
-        ridge, rest = curvature[:count], curvature[count:]
-        if bool((ridge != ridge[0]).any()) or bool((rest != 0).any()):
-            gram = self.gram().detach().double() + torch.diag(curvature.to(self.device))
-            return float(torch.linalg.eigvalsh(gram)[-1])
-        r = float(ridge[0])
+        r = 0.0
+        if curvature is not None:
+            ridge, rest = self.split(curvature)
+            if bool((ridge != ridge[0]).any()) or bool((rest != 0).any()):
+                gram = self.gram().detach().double() + torch.diag(curvature.to(self.device))
+                return float(torch.linalg.eigvalsh(gram)[-1])
+            r = float(ridge[0])
         c = squared_norm(self.dictionary.detach().double()) + 1 + r
         return float((c + max(c * c - 4 * r, 0.0) ** 0.5) / 2)
-
-    def block_constants(
-        self, blocks: Sequence[Sequence[int]], curvature: Tensor | None = None
-    ) -> Tensor:
-        norms = self.squared_norms()
-        diagonal = norms if curvature is None else norms + curvature.to(norms)
-        constants = diagonal[[block[0] for block in blocks]]
-        larger = [number for number, block in enumerate(blocks) if len(block) > 1]
-        for number in larger:
-            atoms = self._rows(blocks[number])
-            gram = atoms @ atoms.T
-            if curvature is not None:
-                gram = gram + torch.diag(curvature[list(blocks[number])].to(gram))
-            constants[number] = torch.linalg.eigvalsh(gram)[-1]
-        return constants
-
-    def _rows(self, numbers: Sequence[int]) -> Tensor:
-        """Some atoms, those of the identity included, in float64."""
-        count = len(self.dictionary)
-        rows = torch.zeros(len(numbers), self.features, dtype=torch.float64, device=self.device)
-        for row, number in zip(rows, numbers, strict=True):
-            if number < count:
-                row[:] = self.dictionary[number].detach()
-            else:
-                row[number - count] = 1.0
-        return rows
 
 
 class Joined(Operator):
@@ -302,10 +264,8 @@ class Joined(Operator):
 
     Parameters
     ----------
-    low_rank
-        D0, atoms as rows, shape (q0, m).
-    sparse
-        D1, atoms as rows, shape (q1, m).
+    low_rank, sparse
+        D0 and D1, atoms as rows, shapes (q0, m) and (q1, m).
     """
 
     def __init__(self, low_rank: ArrayLike, sparse: ArrayLike) -> None:
@@ -367,9 +327,8 @@ def as_dictionary(values: ArrayLike, name: str) -> Tensor:
 def without_zero_atoms(dictionary: Tensor) -> Tensor:
     """Replace atoms that are zero, which no operator accepts, by small constant ones.
 
-    A zero atom is one that no sample needs: under a ridge it vanishes while a dictionary is
-    learned. The new atom has `ZERO_ATOM_SIZE` times the median norm of the others, so that it stays
-    practically unused.
+    Atoms that no sample needs vanish under a ridge while a dictionary is learned. The new atom has
+    `ZERO_ATOM_SIZE` times the median norm of the others, so that it stays practically unused.
     """
     norms = dictionary.norm(dim=1, keepdim=True)
     zero = norms < torch.finfo(torch.float32).tiny ** 0.5

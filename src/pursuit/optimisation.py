@@ -1,8 +1,4 @@
-"""How fast each parameter is trained, for how long, and the state of Adam as plain tensors.
-
-Shared by `training` and `online`. A learning rate follows from the `Kind` that a parameter
-declares; nothing here knows the parameters of a particular encoder.
-"""
+"""How fast each parameter is trained, for how long, and the state of Adam as plain tensors."""
 
 from __future__ import annotations
 
@@ -15,18 +11,11 @@ from torch import Tensor
 
 from .encoders.trainable import Kind, Role
 
-__all__ = ["CLIP", "RATES", "adam_state", "adam_tensors", "default_steps", "learning_rate"]
-
 #: Adam's learning rate for each role of a parameter, in its unit, at the start of the cosine decay.
 #: The rate of a matrix with N entries is RATES["matrix"] / N^0.75, since all entries move at once.
 #: Thresholds move by a fraction of their mean, dictionaries by a fraction of an atom's mean norm.
-RATES: dict[Role, float] = {
-    "matrix": 2.0,
-    "scalar": 1e-2,
-    "diagonal": 3e-3,
-    "threshold": 0.03,
-    "dictionary": 1e-3,
-}
+RATES: dict[Role, float] = {"matrix": 2.0, "scalar": 1e-2, "diagonal": 3e-3}
+RATES |= {"threshold": 0.03, "dictionary": 1e-3}
 #: upper bound of the rate of a matrix, in its unit
 LARGEST_RATE = 2e-2
 #: the largest norm of the gradient, as a multiple of the loss of the untrained encoder
@@ -34,19 +23,9 @@ CLIP = 0.4
 
 
 def learning_rate(kind: Kind, parameter: Tensor) -> float:
-    """The learning rate of a parameter.
+    """The learning rate of a parameter with the given initial values.
 
-    Parameters
-    ----------
-    kind
-        What the parameter is.
-    parameter
-        Its values at the start. A matrix with three dimensions is a stack of the matrices of
-        several layers, whose size is that of one of them.
-
-    Returns
-    -------
-    float
+    A matrix with three dimensions is a stack; the size of one of its matrices counts.
     """
     rate = RATES[kind.role]
     match kind.role:
@@ -61,11 +40,7 @@ def learning_rate(kind: Kind, parameter: Tensor) -> float:
 
 
 def default_steps(encoders: Sequence[Any]) -> int:
-    """The default number of training steps, between 800 and 4000.
-
-    ``min(40 000 / layers, 2.4e8 / multiplications)``, both summed over the encoders: more steps
-    for small encoders, whose steps are quick, and fewer for deep and large ones.
-    """
+    """Between 800 and 4000 training steps: more for small encoders, whose steps are quick."""
     layers = sum(encoder.layers for encoder in encoders)
     multiplications = sum(encoder.eager_multiplications for encoder in encoders)
     return int(max(800, min(4000, 40_000 / layers, 2.4e8 / multiplications)))

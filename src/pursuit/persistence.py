@@ -1,9 +1,8 @@
 """Saving and loading: one safetensors file for a model, an encoder, a bank or a checkpoint.
 
-The tensors are the state; a JSON description beside them says what they mean: the classes of model,
-operator, penalty and encoder by name, their arguments, the regime, and where the data came from.
-An encoder's file also holds its program, so that it runs without torch. There is no pickle, and no
-code is run from a file. `files` does the reading and writing.
+The tensors are the state; a JSON description beside them names the classes of model, operator,
+penalty and encoder, their arguments, the regime, and where the data came from. The file of an
+encoder also holds its program, so that it runs without torch. No code is run from a file.
 """
 
 from __future__ import annotations
@@ -17,13 +16,12 @@ from torch import Tensor, nn
 
 from . import files
 from ._registry import class_of
+from ._words import one_line
 from .descriptions import describe_model, restore_model
 from .encoders import Encoder, EncoderBank
-from .files import below, one_line
+from .files import below
 from .models import SparseModel
 from .operators import without_zero_atoms
-
-__all__ = ["below", "build", "describe", "load", "read", "save", "write"]
 
 #: the most layers of an encoder
 MOST_LAYERS = 100_000
@@ -119,9 +117,6 @@ def build(saved: files.Saved) -> Any:
         raise ValueError(f"{saved.path} cannot be loaded: {one_line(error)}") from error
 
 
-# ---- tensors --------------------------------------------------------------------------------
-
-
 def write(
     path: str | os.PathLike[str], tensors: Mapping[str, Tensor], info: Mapping[str, Any]
 ) -> None:
@@ -137,9 +132,6 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
 
 def _tensors(saved: files.Saved) -> dict[str, Tensor]:
     return {name: torch.from_numpy(array) for name, array in saved.arrays.items()}
-
-
-# ---- descriptions ---------------------------------------------------------------------------
 
 
 def describe(obj: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:

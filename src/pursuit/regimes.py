@@ -2,8 +2,7 @@
 
 A regime maps (encoder, batch) to a loss, a mean over the batch. The four regimes of the paper are
 defined here. Regimes can be added with weights, ``Supervised() + 0.1 * Unsupervised()``, and any
-callable ``(encoder, batch) -> loss`` is a regime too. They know encoders and models, but nothing
-of optimisers, which belong to `training`.
+callable ``(encoder, batch) -> loss`` is a regime too.
 """
 
 from __future__ import annotations
@@ -15,23 +14,16 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from ._checks import as_number
+from ._checks import as_number, dtype_name
 from .batches import Batch, Targets
-from .encoders.bank import EncoderBank
+from .encoders.bank import EncoderBank, squared_errors
 from .encoders.trainable import Trainable, require_members
+from .files import below, joined
 from .models import SparseModel
 from .solvers.solve import solve
 
-__all__ = [
-    "Approximation",
-    "Batch",
-    "Custom",
-    "Discriminative",
-    "Regime",
-    "Supervised",
-    "Unsupervised",
-    "Weighted",
-]
+__all__ = ["Approximation", "Batch", "Custom", "Discriminative", "Regime"]
+__all__ += ["Supervised", "Unsupervised", "Weighted"]
 
 Codes = Tensor | list[Tensor]
 
@@ -49,16 +41,9 @@ class Regime(ABC):
 
     @abstractmethod
     def loss(self, encoder: nn.Module, batch: Batch, codes: Codes) -> Tensor:
-        """The loss of the codes of a batch, a scalar tensor.
+        """The loss of a batch, a scalar tensor.
 
-        Parameters
-        ----------
-        encoder
-            The encoder, or the bank, that computed the codes.
-        batch
-            The samples.
-        codes
-            Their codes, shape (n, q); for a bank a list with the codes of each encoder.
+        The codes are those of the encoder, shape (n, q); for a bank a list with those of each.
         """
 
     def begin(self, encoder: nn.Module, batch: Batch) -> None:
@@ -195,11 +180,7 @@ class Supervised(Regime):
     name = "supervised"
 
     def __init__(
-        self,
-        signal: float = 1.0,
-        low_rank: float = 1.0,
-        sparse: float = 1.0,
-        penalty: float = 0.0,
+        self, signal: float = 1.0, low_rank: float = 1.0, sparse: float = 1.0, penalty: float = 0.0
     ) -> None:
         self.signal = as_number(signal, "signal")
         self.low_rank = as_number(low_rank, "low_rank")
@@ -296,18 +277,11 @@ class Discriminative(Regime):
         """Errors or energies, and which of them belong to the label, both (n, classes)."""
         if isinstance(encoder, EncoderBank):
             assert isinstance(codes, list)
-            measure = torch.stack(
-                [
-                    member.model.residual(member.prepare(batch.x), z).square().sum(dim=-1)
-                    for member, z in zip(encoder, codes, strict=True)
-                ],
-                dim=-1,
-            )
+            measure = squared_errors(encoder, batch.x, codes)
         else:
             single, codes = _single(encoder, codes, self.name)
-            model = single.model
-            labels = model.block_labels.to(codes.device)
-            energies = codes.new_zeros(len(codes), len(model.blocks))
+            labels = single.model.block_labels.to(codes.device)
+            energies = codes.new_zeros(len(codes), len(single.model.blocks))
             measure = energies.index_add(-1, labels, codes.square())
         return measure, _one_hot(batch.targets, measure.shape)
 
@@ -331,9 +305,7 @@ class Custom(Regime):
 
 
 class Weighted(Regime):
-    """``sum_k w_k loss_k``, a weighted sum of regimes.
-
-    It minimises the objective of the model if all of its terms do.
+    """``sum_k w_k loss_k``, which minimises the objective of the model if all regimes do.
 
     Parameters
     ----------
@@ -366,21 +338,12 @@ class Weighted(Regime):
 
     @property
     def state(self) -> dict[str, float]:
-        return {
-            f"{number}.{key}": value
-            for number, (_, regime) in enumerate(self.terms)
-            for key, value in regime.state.items()
-        }
+        return joined({str(number): regime.state for number, (_, regime) in enumerate(self.terms)})
 
     @state.setter
     def state(self, values: Mapping[str, float]) -> None:
         for number, (_, regime) in enumerate(self.terms):
-            prefix = f"{number}."
-            regime.state = {
-                key.removeprefix(prefix): value
-                for key, value in values.items()
-                if key.startswith(prefix)
-            }
+            regime.state = below(values, f"{number}.")
 
 
 def as_regime(regime: Any) -> Regime:
@@ -455,13 +418,11 @@ def _one_hot(labels: Targets | None, shape: torch.Size) -> Tensor:
     if labels.shape != (rows,) or labels.is_floating_point() or labels.dtype == torch.bool:
         raise ValueError(
             f"labels must be integers of shape ({rows},) or booleans of shape {tuple(shape)}, got "
-            f"{str(labels.dtype).removeprefix('torch.')} of shape {tuple(labels.shape)}"
+            f"{dtype_name(labels.dtype)} of shape {tuple(labels.shape)}"
         )
-    if rows > 0 and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
-        raise ValueError(
-            f"labels must lie between 0 and {classes - 1}, got {int(labels.min())} to "
-            f"{int(labels.max())}"
-        )
+    low, high = (int(labels.min()), int(labels.max())) if rows > 0 else (0, 0)
+    if not 0 <= low <= high < classes:
+        raise ValueError(f"labels must lie between 0 and {classes - 1}, got {low} to {high}")
     return labels[:, None] == torch.arange(classes, device=labels.device)
 
 

@@ -1,8 +1,7 @@
 """fit: offline training.
 
-Adam with a learning rate for each kind of parameter, cosine decay and gradient clipping. A
-validation loss on rows that are never trained on decides which parameters are kept; a loss that
-explodes is rolled back. `training_loop` has the loop.
+Adam with a learning rate for each kind of parameter, cosine decay and gradient clipping. The loss
+on held-out rows decides which parameters are kept; a loss that explodes is rolled back.
 """
 
 from __future__ import annotations
@@ -21,9 +20,8 @@ from .encoders.bank import EncoderBank
 from .encoders.trainable import Trainable
 from .progress import Callback
 from .regimes import Regime, Unsupervised, as_regime
-from .training_loop import History, Run
-
-__all__ = ["History", "fit"]
+from .training_loop import History as History
+from .training_loop import Run
 
 
 def fit(
@@ -60,8 +58,8 @@ def fit(
         What the encoder is trained for, by default `regimes.Unsupervised`: a regime, or any
         callable ``(encoder, batch) -> loss``.
     dictionary
-        "fixed"; "gradient": trained by the same optimiser; "statistics": solved for, from the
-        statistics of the codes. The constraints of the dictionary are kept.
+        "fixed"; "gradient": trained by the same optimiser; "statistics": computed from statistics
+        of the codes. Constraints on the dictionary are kept.
     steps
         The number of mini-batches; by default a number that depends on the size of the encoder.
     validation
@@ -82,10 +80,10 @@ def fit(
     batch_size
         Rows of a mini-batch, where x is an array.
     rate
-        A factor of all learning rates.
+        A factor for all learning rates.
     layerwise
-        The weight of the mean loss of the earlier layers. It makes every prefix of the encoder
-        usable, and costs accuracy at full depth.
+        The weight of the mean loss of the earlier layers. With it every prefix of the encoder is
+        usable, at the cost of accuracy at full depth.
 
     Returns
     -------
@@ -101,27 +99,12 @@ def fit(
     >>> history.steps, encoder.regime
     (20, 'unsupervised')
     """
-    run = Run(
-        encoder,
-        as_regime(Unsupervised() if regime is None else regime),
-        dictionary,
-        steps=steps,
-        seed=seed,
-        rate=rate,
-        layerwise=layerwise,
-        batch_size=batch_size,
-    )
+    regime = as_regime(Unsupervised() if regime is None else regime)
+    run = Run(encoder, regime, dictionary, steps, seed, rate, layerwise, batch_size)
     if held is not None and validation is not None:
         raise ValueError("give the held-out rows either as held or as validation, not both")
     source, held_out = as_source(
-        x,
-        targets,
-        features=run.features,
-        dtype=run.dtype,
-        size=batch_size,
-        seed=seed,
-        hold=validation is None,
-        held=held,
+        x, targets, run.features, run.dtype, batch_size, seed, hold=validation is None, held=held
     )
     if held is not None and held_out is not None:
         # resuming with other held-out rows would train on rows that were validated on

@@ -1,7 +1,6 @@
 """The loop of `fit`: steps, validation, rollbacks, checkpoints.
 
-All randomness is drawn from the seed and the number of the step, so an interrupted run resumes
-from its checkpoint bit for bit.
+Randomness depends on the seed and the step alone, so a run resumes bit for bit.
 """
 
 from __future__ import annotations
@@ -25,13 +24,12 @@ from .batches import Batch, Source
 from .dictionary import OnlineDictionary
 from .encoders.bank import EncoderBank
 from .encoders.trainable import Trainable, declared_kinds, require_members
+from .files import below, joined
 from .guard import guard
 from .optimisation import CLIP, adam_state, adam_tensors, default_steps, learning_rate
-from .persistence import below, read, write
+from .persistence import read, write
 from .progress import Callback, Progress
 from .regimes import Regime, record_regime
-
-__all__ = ["History", "Run"]
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +49,8 @@ MOST_ROLLBACKS = 8
 VALIDATION_ROWS = 2048
 #: the number of samples over which dictionary="statistics" averages at most
 MEMORY = 10_000
+#: the attributes of a run that a checkpoint holds as plain numbers
+NUMBERS = ("factor", "running", "scale", "lowest", "stale")
 
 
 @dataclass
@@ -69,10 +69,8 @@ class History:
         The step whose parameters were kept.
     rollbacks
         The steps at which an exploded loss was rolled back.
-    steps
-        The number of steps.
-    seconds
-        Their time, over all parts of an interrupted run.
+    steps, seconds
+        The number of steps and the training time, over all parts of an interrupted run.
     """
 
     loss: list[float] = field(default_factory=list)
@@ -92,7 +90,6 @@ class Run:
         encoder: Trainable | EncoderBank,
         regime: Regime,
         dictionary: str,
-        *,
         steps: int | None,
         seed: int,
         rate: float,
@@ -100,12 +97,11 @@ class Run:
         batch_size: int,
     ) -> None:
         require_choice(dictionary, ("fixed", "gradient", "statistics"), "dictionary")
-        if steps is not None and steps < 1:
-            raise ValueError(f"steps must be at least 1, got {steps}")
+        for name, count in (("steps", steps), ("batch_size", batch_size)):
+            if count is not None and count < 1:
+                raise ValueError(f"{name} must be at least 1, got {count}")
         if not 0 < rate < math.inf:
             raise ValueError(f"rate must be positive and finite, got {rate}")
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         if layerwise < 0:
             raise ValueError(f"layerwise must not be negative, got {layerwise}")
         self.members = _members(encoder, steps is None, layerwise > 0)
@@ -119,15 +115,9 @@ class Run:
         model = self.members[0].model
         self.features = self.members[0].features
         self.dtype, self.device = model.dtype, model.device
-        self.settings: dict[str, Any] = {
-            "steps": self.steps,
-            "seed": seed,
-            "rate": rate,
-            "dictionary": dictionary,
-            "regime": regime.name,
-            "layerwise": layerwise,
-            "batch_size": batch_size,
-        }
+        self.settings: dict[str, Any] = {"steps": self.steps, "seed": seed, "rate": rate}
+        self.settings |= {"dictionary": dictionary, "regime": regime.name}
+        self.settings |= {"layerwise": layerwise, "batch_size": batch_size}
         self.kinds = declared_kinds(encoder)
         #: everything that is learned, by the optimiser or from the statistics
         self.parameters = {
@@ -136,15 +126,10 @@ class Run:
             if dictionary != "fixed" or self.kinds[name].role != "dictionary"
         }
         self.history = History()
-        self.factor = rate
-        self.running = math.nan
-        self.scale = 1.0
+        self.factor, self.running, self.scale = rate, math.nan, 1.0
         self.best: dict[str, Tensor] = {}
-        self.lowest = math.inf
-        self.stale = 0
+        self.lowest, self.stale = math.inf, 0
         self.online: OnlineDictionary | None = None
-
-    # ---- the loop ---------------------------------------------------------------------
 
     def train(
         self,
@@ -153,17 +138,26 @@ class Run:
         checkpoint: Path | None,
         callback: Callback | None,
     ) -> None:
+        self.total = source.total
+        if self.dictionary == "statistics":
+            size = min(source.total or MEMORY, MEMORY)
+            # if the size of the data is unknown, phi(D) counts once for the samples remembered
+            self.total = source.total or size
+            model = self.members[0].model
+            self.online = OnlineDictionary.of(model, beta=1 - 1 / size, total=source.total)
+        self.held_out = None if held_out is None else self._ready(held_out)
         with self._gradients() as by_gradient:
-            self.optimiser = torch.optim.Adam(self._groups(by_gradient))
-            self._loop(source, held_out, checkpoint, callback)
+            # one group for each parameter; "base" is its learning rate at the start
+            rates = {n: learning_rate(self.kinds[n], p.detach()) for n, p in by_gradient.items()}
+            self.optimiser = torch.optim.Adam(
+                [{"params": [p], "lr": rates[n], "base": rates[n]} for n, p in by_gradient.items()]
+            )
+            self._loop(source, checkpoint, callback)
         record_regime(self.regime, self.encoder)
 
     @contextmanager
     def _gradients(self) -> Iterator[dict[str, nn.Parameter]]:
-        """Switch gradients on for exactly the parameters that the optimiser trains.
-
-        Yields these parameters; the flags are restored at the end.
-        """
+        """Switch gradients on for the parameters that the optimiser trains, and yield these."""
         everything = dict(self.encoder.named_parameters())
         flags = {name: parameter.requires_grad for name, parameter in everything.items()}
         by_gradient = {
@@ -180,34 +174,11 @@ class Run:
                 parameter.requires_grad_(flags[name])
                 parameter.grad = None
 
-    def _groups(self, by_gradient: dict[str, nn.Parameter]) -> list[dict[str, Any]]:
-        """One group for each parameter; "base" is its learning rate at the start."""
-        return [
-            {"params": [parameter], "lr": base, "base": base}
-            for name, parameter in by_gradient.items()
-            for base in [learning_rate(self.kinds[name], parameter.detach())]
-        ]
-
-    def _loop(
-        self,
-        source: Source,
-        held_out: Batch | None,
-        checkpoint: Path | None,
-        callback: Callback | None,
-    ) -> None:
+    def _loop(self, source: Source, checkpoint: Path | None, callback: Callback | None) -> None:
         started = time.perf_counter()
-        self.total = source.total
-        if self.dictionary == "statistics":
-            size = min(source.total or MEMORY, MEMORY)
-            # of a source of unknown size, phi(D) counts once for the samples that are remembered
-            self.total = source.total or size
-            model = self.members[0].model
-            self.online = OnlineDictionary.of(model, beta=1 - 1 / size, total=source.total)
-        if held_out is not None:
-            held_out = self._ready(held_out)
         first = self._resume(checkpoint)
         if first == 0:
-            self._begin(source, held_out)
+            self._begin(source.first())
         source.seek(first)
         losses: list[float] = []
         every = max(SHORTEST, self.steps // LOOKS)
@@ -216,7 +187,7 @@ class Run:
             batch = source.batch(step)
             if batch is None:  # the end of a one-time iterator; the last losses count too
                 if losses:
-                    self._look(step, losses, held_out)
+                    self._look(step, losses)
                 break
             if checkpoint is not None:
                 # what a regime keeps for a row would depend on where a run was resumed
@@ -224,7 +195,7 @@ class Run:
             losses.append(self._step(step, self._ready(batch)))
             self.history.steps = step + 1
             if (step + 1) % every == 0 or step + 1 == self.steps:
-                finished = self._look(step + 1, losses, held_out) or step + 1 == self.steps
+                finished = self._look(step + 1, losses) or step + 1 == self.steps
                 self.history.seconds = earlier + time.perf_counter() - started
                 losses = []
                 if checkpoint is not None:
@@ -241,9 +212,9 @@ class Run:
         learns = self.dictionary != "fixed"
         return replace(batch, total=self.total, learns_dictionary=learns).to(self.device)
 
-    def _begin(self, source: Source, held_out: Batch | None) -> None:
-        """Before the first step: set what is relative to the data, and the first good state."""
-        batch = self._ready(source.first())
+    def _begin(self, batch: Batch) -> None:
+        """Set what is relative to the first batch, and the first good state."""
+        batch = self._ready(batch)
         self.regime.begin(self.encoder, batch)
         with torch.no_grad():
             start = float(self._loss(batch))
@@ -252,8 +223,8 @@ class Run:
                 f"the loss of the untrained encoder is {start}; check the data and the regime"
             )
         self.scale = max(abs(start), torch.finfo(torch.float32).tiny)
-        if held_out is not None:
-            self.lowest = self._validate(held_out)
+        if self.held_out is not None:
+            self.lowest = self._validate(self.held_out)
             self.best = self._snapshot()
         self._keep()
 
@@ -265,14 +236,12 @@ class Run:
         loss = self._loss(batch)
         value = loss.item()
         if self._has_exploded(value):
-            self._roll_back(step, value)
-            return self.running
+            return self._roll_back(step, value)
         torch.autograd.backward(loss + self._guard(step, batch))
         trained = [p for p in self.parameters.values() if p.grad is not None]
         norm = nn.utils.clip_grad_norm_(trained, CLIP * self.scale)
         if not bool(torch.isfinite(norm)):
-            self._roll_back(step, value)
-            return self.running
+            return self._roll_back(step, value)
         self.optimiser.step()
         self._project(batch)
         self.running = value if math.isnan(self.running) else 0.95 * self.running + 0.05 * value
@@ -301,38 +270,31 @@ class Run:
             member.project_()
         with torch.no_grad():
             if self.dictionary == "gradient":
-                for member in self.members:
-                    model = member.model
+                for model in (member.model for member in self.members):
                     for name, constraint in model.constraints.items():
                         tensor = model.dictionaries[name]
                         tensor.copy_(constraint.project(tensor))
             elif self.online is not None:
                 (member,) = self.members
-                model = member.model
-                signals = member.prepare(batch.x)
+                model, signals = member.model, member.prepare(batch.x)
                 coefficients, targets = model.regression(signals, member(batch.x))
                 self.online.update(targets, coefficients)
                 for name, tensor in self.online.dictionaries.items():
                     model.dictionaries[name].copy_(tensor)
 
-    # ---- validation, the best state, rollbacks ----------------------------------------
-
-    def _look(self, step: int, losses: list[float], held_out: Batch | None) -> bool:
-        """Validate and keep the best and the last good state.
-
-        Returns whether the run should end.
-        """
+    def _look(self, step: int, losses: list[float]) -> bool:
+        """Validate, keep good states, and return whether the run should end."""
         history = self.history
         history.looked.append(step)
         history.loss.append(sum(losses) / max(len(losses), 1))
         if len(history.rollbacks) >= MOST_ROLLBACKS:
             logger.warning("the loss keeps exploding; training ends after step %d", step)
             return True
-        if held_out is None:
+        if self.held_out is None:
             history.best_step = step
             self._keep()
             return False
-        value = self._validate(held_out)
+        value = self._validate(self.held_out)
         history.validation.append(value)
         if value - self.lowest <= GOOD * abs(self.lowest):
             self._keep()  # a state that blows up on a few rows is not a good one
@@ -361,18 +323,17 @@ class Run:
         self.good = self._snapshot()
         self.good_optimiser = copy.deepcopy(self.optimiser.state_dict())
 
-    def _roll_back(self, step: int, loss: float) -> None:
+    def _roll_back(self, step: int, loss: float) -> float:
+        """Return to the last good state, and return the running mean of the loss."""
         self._restore(self.good)
         if self.online is not None:
             self.online.set_atoms(self.members[0].model.dictionaries)
         self.optimiser.load_state_dict(copy.deepcopy(self.good_optimiser))
         self.factor /= 2
         self.history.rollbacks.append(step)
-        logger.warning(
-            "step %d: the loss went to %.3g; back to the last good state, with half the rate",
-            step,
-            loss,
-        )
+        message = "step %d: the loss went to %.3g; back to the last good state, with half the rate"
+        logger.warning(message, step, loss)
+        return self.running
 
     def _snapshot(self) -> dict[str, Tensor]:
         return {name: p.detach().clone() for name, p in self.parameters.items()}
@@ -384,46 +345,33 @@ class Run:
 
     def _progress(self) -> Progress:
         history = self.history
-        return Progress(
-            stage="training",
-            done=history.steps,
-            total=self.steps,
-            loss=history.loss[-1],
-            validation=history.validation[-1] if history.validation else None,
-            seconds=history.seconds,
-        )
-
-    # ---- checkpoints ------------------------------------------------------------------
+        validation = history.validation[-1] if history.validation else None
+        done, loss, seconds = history.steps, history.loss[-1], history.seconds
+        return Progress("training", done, self.steps, loss, validation, seconds)
 
     def _write(self, path: Path, finished: bool) -> None:
-        tensors = {f"now.{name}": tensor for name, tensor in self._snapshot().items()}
-        tensors |= {f"best.{name}": tensor for name, tensor in self.best.items()}
-        tensors |= {f"good.{name}": tensor for name, tensor in self.good.items()}
-        for prefix, state in (("now", self.optimiser.state_dict()), ("good", self.good_optimiser)):
-            moments = adam_tensors(state)
-            tensors |= {f"adam.{prefix}.{name}": value for name, value in moments.items()}
-        if self.online is not None:
-            tensors |= {f"online.{key}": value for key, value in self.online.state.items()}
+        tensors = joined(
+            {
+                "now": self._snapshot(),
+                "best": self.best,
+                "good": self.good,
+                "adam.now": adam_tensors(self.optimiser.state_dict()),
+                "adam.good": adam_tensors(self.good_optimiser),
+                "online": {} if self.online is None else self.online.state,
+            }
+        )
         info = {
             "kind": "checkpoint",
             "settings": self.settings,
             "history": asdict(self.history),
             "regime": self.regime.state,
             "rates": [group["base"] for group in self.optimiser.param_groups],
-            "factor": self.factor,
-            "running": self.running,
-            "scale": self.scale,
-            "lowest": self.lowest,
-            "stale": self.stale,
             "finished": finished,
         }
-        write(path, tensors, info)
+        write(path, tensors, info | {name: getattr(self, name) for name in NUMBERS})
 
     def _resume(self, path: Path | None) -> int:
-        """Restore the run from its checkpoint, if there is one.
-
-        Returns the next step.
-        """
+        """Restore the run from its checkpoint, if there is one, and return the next step."""
         if path is None or not path.exists():
             return 0
         tensors, info = read(path)
@@ -450,27 +398,17 @@ class Run:
             self.online.state = below(tensors, "online.")
         self.history = History(**info["history"])
         self.regime.state = info["regime"]
-        self.factor, self.running = info["factor"], info["running"]
-        self.scale, self.lowest, self.stale = info["scale"], info["lowest"], info["stale"]
+        for name in NUMBERS:
+            setattr(self, name, info[name])
         return self.steps if info["finished"] else self.history.steps
 
 
-def _members(encoder: Any, sized: bool, layerwise: bool) -> list[Trainable]:
-    """The encoders to train, or a TypeError that names what one of them lacks.
-
-    Parameters
-    ----------
-    encoder
-        The first argument of `fit`.
-    sized
-        Whether the default number of steps is needed.
-    layerwise
-        Whether the codes of each layer are needed.
-    """
+def _members(encoder: Any, default_steps: bool, layerwise: bool) -> list[Trainable]:
+    """The encoders to train, or a TypeError that names what one of them lacks."""
     members = list(encoder) if isinstance(encoder, EncoderBank) else [encoder]
     for member in members:
         require_members(member, "fit")
-        if sized:
+        if default_steps:
             require_members(member, "fit without steps", ("layers", "eager_multiplications"))
         if layerwise:
             require_members(member, "fit with layerwise", ("iterates",))

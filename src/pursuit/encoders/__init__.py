@@ -1,15 +1,7 @@
 """Encoders: the steps of the plain iterations, cut off after T layers and made learnable."""
 
-from .bank import EncoderBank
-from .block_coordinate import BlockCoordinateEncoder
-from .coordinate import CoordinateEncoder
-from .encoder import Encoder
-from .proximal import ProximalEncoder
-
-__all__ = [
-    "BlockCoordinateEncoder",
-    "CoordinateEncoder",
-    "Encoder",
-    "EncoderBank",
-    "ProximalEncoder",
-]
+from .bank import EncoderBank as EncoderBank
+from .block_coordinate import BlockCoordinateEncoder as BlockCoordinateEncoder
+from .coordinate import CoordinateEncoder as CoordinateEncoder
+from .encoder import Encoder as Encoder
+from .proximal import ProximalEncoder as ProximalEncoder

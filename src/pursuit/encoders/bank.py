@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from ..runtime.program import Program
 from .trainable import Kind, Trainable, require_members
 
-__all__ = ["EncoderBank"]
-
 
 class EncoderBank(nn.Module):
     """Several encoders of the same signals, for models that discriminate by reconstruction.
@@ -43,10 +41,10 @@ class EncoderBank(nn.Module):
         widths = [encoder.features for encoder in encoders]
         if len(set(widths)) > 1:
             raise ValueError(f"the encoders take signals of different widths: {widths}")
-        if shared not in ("low_rank", None):
-            raise ValueError(f"shared must be 'low_rank' or None, got {shared!r}")
         if shared == "low_rank":
             _share_low_rank(encoders)
+        elif shared is not None:
+            raise ValueError(f"shared must be 'low_rank' or None, got {shared!r}")
         self.encoders = nn.ModuleList([cast(nn.Module, encoder) for encoder in encoders])
         self.shared = shared
 
@@ -65,8 +63,7 @@ class EncoderBank(nn.Module):
 
     def errors(self, x: Tensor) -> Tensor:
         """``||x - decode(codes)||^2`` of each encoder, shape (n, classes)."""
-        residuals = [encoder.model.residual(encoder.prepare(x), encoder(x)) for encoder in self]
-        return torch.stack([residual.square().sum(dim=-1) for residual in residuals], dim=-1)
+        return squared_errors(self, x, self(x))
 
     def kinds(self) -> dict[str, Kind]:
         """What each parameter is; a shared one is named once for each encoder."""
@@ -81,9 +78,16 @@ class EncoderBank(nn.Module):
         return [encoder.program() for encoder in self]
 
     def project_(self) -> None:
-        """Restore what must hold after an update of the parameters: thresholds >= 0."""
+        """Restore the constraints on the parameters after an update: thresholds >= 0."""
         for encoder in self:
             encoder.project_()
+
+
+def squared_errors(bank: EncoderBank, x: Tensor, codes: Sequence[Tensor]) -> Tensor:
+    """`EncoderBank.errors` for codes that are already known."""
+    pairs = zip(bank, codes, strict=True)
+    residuals = [encoder.model.residual(encoder.prepare(x), z) for encoder, z in pairs]
+    return torch.stack([residual.square().sum(dim=-1) for residual in residuals], dim=-1)
 
 
 def _share_low_rank(encoders: Sequence[Trainable]) -> None:

@@ -7,8 +7,6 @@ from torch import Tensor
 from ..models import SparseModel
 from .coordinate import Greedy
 
-__all__ = ["BlockCoordinateEncoder"]
-
 
 class BlockCoordinateEncoder(Greedy):
     """T greedy block steps with learnable matrices, scalars and thresholds.
@@ -20,14 +18,12 @@ class BlockCoordinateEncoder(Greedy):
 
     Parameters
     ----------
-    model
-        The model whose codes are approximated.
     layers
         T, the number of greedy layers.
     final
         "prox" adds one full proximal step at the end; "partial" does not, so the code has at
         most T active blocks.
-    step, momentum, tied, form
+    model, step, momentum, tied, form
         As for `ProximalEncoder`; the default is the paper's form.
 
     Examples

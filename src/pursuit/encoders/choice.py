@@ -10,7 +10,7 @@ from .proximal import ProximalEncoder
 
 
 def choose_encoder(model: SparseModel, layers: int) -> Encoder:
-    """Build the encoder that approximates the model best with the given number of layers.
+    """Return the encoder that approximates the model best with the given number of layers.
 
     If the penalty couples coefficients, this is a `BlockCoordinateEncoder`. If there is a single
     dictionary with more than twice as many atoms as features, it is a `CoordinateEncoder`, which
@@ -27,7 +27,7 @@ def choose_encoder(model: SparseModel, layers: int) -> Encoder:
 
 
 def coordinate_schedule(atoms: int, layers: int) -> list[int]:
-    """Choose the number of coefficients that each layer of a `CoordinateEncoder` changes.
+    """Return the number of coefficients that each layer of a `CoordinateEncoder` changes.
 
     It is 4 in the first half of the layers, then 8, then 16, and in the last layer all of them.
     All but the last are doubled for more than 128 atoms and fewer than 10 layers.

@@ -13,43 +13,20 @@ from .._checks import require_choice
 from ..models import SparseModel
 from .encoder import Encoder
 
-__all__ = ["CoordinateEncoder", "Greedy"]
-
 
 class Greedy(Encoder):
-    """The base of encoders whose layers take over a part of the candidate, and whose last may not.
+    """The base of encoders whose layers take over a part of the candidate.
 
-    Parameters
-    ----------
-    rates
-        The initial step size of each greedy layer, in units of 1/constants.
-    final
-        "prox" adds one full proximal step at the end; "partial" does not.
-    model, layers, step, momentum, tied, form
-        As for `ProximalEncoder`.
+    `rates` are the initial step sizes of the greedy layers, in units of 1/constants. With
+    ``final="prox"`` a full proximal step follows, with ``final="partial"`` none. `options` are the
+    step, momentum, tied and form of `Encoder`.
     """
 
     def __init__(
-        self,
-        model: SparseModel,
-        layers: int,
-        rates: Sequence[float],
-        final: str,
-        step: str,
-        momentum: bool,
-        tied: bool,
-        form: str,
+        self, model: SparseModel, layers: int, rates: Sequence[float], final: str, *options: Any
     ) -> None:
         require_choice(final, ("prox", "partial"), "final")
-        super().__init__(
-            model,
-            layers=layers,
-            rates=[*rates, *[1.0] * (final == "prox")],
-            step=step,
-            momentum=momentum,
-            tied=tied,
-            form=form,
-        )
+        super().__init__(model, layers, [*rates, *[1.0] * (final == "prox")], *options)
         self._final = final
 
     @property
@@ -64,12 +41,11 @@ class Greedy(Encoder):
     def _choose(self, number: int, z: Tensor | None, candidate: Tensor) -> Tensor:
         if number >= self.layers:
             return candidate
-        start = torch.zeros_like(candidate) if z is None else z
-        return self._take_over(number, start, candidate)
+        return self._take_over(number, torch.zeros_like(candidate) if z is None else z, candidate)
 
     @abstractmethod
     def _take_over(self, number: int, z: Tensor, candidate: Tensor) -> Tensor:
-        """z with a part of the candidate, in the given greedy layer."""
+        """Return z with a part of the candidate, in the given greedy layer."""
 
 
 class CoordinateEncoder(Greedy):
@@ -85,15 +61,13 @@ class CoordinateEncoder(Greedy):
 
     Parameters
     ----------
-    model
-        The model whose codes are approximated.
     layers
         T, the number of greedy layers.
     coordinates
         The number of coefficients that a layer changes, one number or one for each layer. Layers
         with k > 1 start with a smaller step, ``1/sqrt(k)``, but not below that of a full proximal
         step.
-    step, momentum, tied, form
+    model, step, momentum, tied, form
         As for `ProximalEncoder`; the default is the paper's form.
     final
         "prox" adds one full proximal step at the end, which trained encoders need; "partial"
@@ -142,9 +116,6 @@ class CoordinateEncoder(Greedy):
     def config(self) -> dict[str, Any]:
         return {**super().config, "coordinates": list(self._coordinates)}
 
-    def _width(self, number: int) -> int:
-        return self._changed(number)
-
     def _changed(self, number: int) -> int:
         return self._coordinates[number] if number < self.layers else self._template.code_size
 
@@ -152,8 +123,7 @@ class CoordinateEncoder(Greedy):
         k = self._coordinates[number]
         if k == candidate.shape[-1]:
             return candidate
-        change = (candidate - z).detach().abs()
-        chosen = change.topk(k, dim=-1, sorted=False).indices
+        chosen = (candidate - z).detach().abs().topk(k, dim=-1, sorted=False).indices
         return z.scatter(-1, chosen, candidate.gather(-1, chosen))
 
 
@@ -177,9 +147,8 @@ def _schedule(coordinates: int | Sequence[int], layers: int, size: int) -> tuple
 def _rate(model: SparseModel, constants: Tensor, k: int) -> float:
     """The initial step size of a layer that changes k coefficients, in units of 1/constants.
 
-    One coefficient takes its full step. All of them take 1/alpha, which never ascends:
-    ``min(constants) / alpha`` in these units. In between, ``1/sqrt(k)`` is a good start: the size
-    that overlapping atoms leave on average.
+    One coefficient takes its full step, all take 1/alpha, which never ascends. In between,
+    ``1/sqrt(k)`` is a good start: the size that overlapping atoms leave on average.
     """
     full = float(constants.min()) / model.step_constant
     return full if k == model.code_size else max(k**-0.5, full)

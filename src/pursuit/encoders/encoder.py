@@ -1,8 +1,7 @@
 """The base of all encoders: T layers from signals to codes.
 
-An encoder holds its dictionary and the parameters of its layers, which run in the coordinates of
-the normalised model. The kinds of encoder differ in two things only: the step constants they start
-from, and which coefficients a layer may change.
+The layers run in the coordinates of the normalised model. The kinds of encoder differ in the step
+constants they start from, and in the coefficients that a layer may change.
 """
 
 from __future__ import annotations
@@ -27,10 +26,8 @@ from .lowering import lower
 from .steps import STEPS, LayerParameters, Quadratic, Scalars, Setting
 from .trainable import Kind
 
-__all__ = ["Encoder"]
-
-#: numbers of a code matrix that one tile holds: the element-wise work between two products then
-#: stays in the second-level cache (and no power of two, whose tiles compete for the same lines)
+#: entries of a code matrix in one tile, so that the element-wise work between two products stays in
+#: the second-level cache (and no power of two, whose tiles compete for the same cache lines)
 TILE_NUMBERS = 3 * 2**15
 #: the most rows of a tile
 TILE_ROWS = 1024
@@ -42,7 +39,7 @@ class Encoder(Registered, nn.Module):
     """The common base; see `ProximalEncoder`, `CoordinateEncoder`, `BlockCoordinateEncoder`.
 
     Calling an encoder on signals of shape (n, m) gives codes of shape (n, q). Without gradients,
-    large batches are encoded in tiles, so that memory stays flat.
+    large batches are encoded in tiles, which limits the memory.
 
     Attributes
     ----------
@@ -60,7 +57,6 @@ class Encoder(Registered, nn.Module):
     def __init__(
         self,
         model: SparseModel,
-        *,
         layers: int,
         rates: Sequence[float],
         step: str,
@@ -90,22 +86,16 @@ class Encoder(Registered, nn.Module):
                 values = values.to(model.device, model.dtype).detach().clone()
             self.register_buffer(name, values)
         self.register_buffer("depth", torch.tensor(len(rates)))
-        if form == "auto":
-            form = _cheaper_form(model, step)
+        gram = (_cheaper_form(model, step) if form == "auto" else form) == "gram"
+        identity, rates = model.operator.identity_size > 0, tuple(rates)
         self._setting = Setting(
-            penalty=model.nonsmooth,
-            rates=tuple(rates),
-            momentum=momentum,
-            accelerated=accelerated,
-            tied=tied,
-            gram=form == "gram",
-            identity=model.operator.identity_size > 0,
+            model.nonsmooth, rates, momentum, accelerated, tied=tied, gram=gram, identity=identity
         )
         self.step: LayerParameters = STEPS[step](self._setting, self._quadratic())
 
     @staticmethod
     def check(model: object, layers: object) -> None:
-        """Raise an error for what is not a model or not a number of layers."""
+        """Raise an error unless the arguments are a model and a number of layers."""
         require_model(model)
         if isinstance(layers, bool) or not isinstance(layers, int):
             raise TypeError(f"layers must be an integer, got {type(layers).__name__}")
@@ -116,8 +106,6 @@ class Encoder(Registered, nn.Module):
     @abstractmethod
     def _start_constants(inner: SparseModel) -> Tensor:
         """The step constant of each coefficient of a normalised model, shape (q,), float64."""
-
-    # ---- attributes -------------------------------------------------------------------
 
     @property
     def layers(self) -> int:
@@ -147,23 +135,15 @@ class Encoder(Registered, nn.Module):
 
     def _valid_model(self) -> SparseModel:
         """A copy of the model, zero atoms replaced so that its constants exist."""
-        return self._template.replace(
-            **{
-                name: without_zero_atoms(getattr(self, name).detach())
-                for name in self._template.dictionaries
-            }
-        )
+        given = {name: getattr(self, name).detach() for name in self._template.dictionaries}
+        return self._template.replace(**{n: without_zero_atoms(t) for n, t in given.items()})
 
     @property
     def config(self) -> dict[str, Any]:
-        """The constructor's arguments but for the model, as plain data."""
-        return {
-            "layers": self._layers,
-            "step": self._step_name,
-            "momentum": self._setting.momentum,
-            "tied": self._setting.tied,
-            "form": self.form,
-        }
+        """The constructor's arguments except the model, as plain data."""
+        config = {"layers": self._layers, "step": self._step_name}
+        options = {"momentum": self._setting.momentum, "tied": self._setting.tied}
+        return {**config, **options, "form": self.form}
 
     @property
     def form(self) -> str:
@@ -185,26 +165,20 @@ class Encoder(Registered, nn.Module):
 
     @property
     def eager_multiplications(self) -> int:
-        """The same for torch, which multiplies all coefficients, also those that do not change."""
+        """The same in torch, which multiplies all coefficients, changed or not."""
         return self._products([self._template.code_size] * (self._setting.depth - 1))
 
     def _products(self, changed: Sequence[int]) -> int:
         """The count, given how many coefficients each layer but the last changes."""
-        depth = self._setting.depth
-        rows, features = self._rows(), self._template.features
+        depth, size, features = self._setting.depth, self._template.code_size, self.features
         if not self._setting.gram:
-            return (2 * depth - 1) * rows * features
+            return (2 * depth - 1) * (size - self._template.operator.identity_size) * features
         untied = not self._setting.tied and self._step_name == "coupled"
-        return rows * features * (depth if untied else 1) + rows * sum(changed)
+        return size * features * (depth if untied else 1) + size * sum(changed)
 
     def _changed(self, number: int) -> int:
         """The most coefficients that a layer changes."""
         return self._template.code_size
-
-    def _rows(self) -> int:
-        """The number of atoms that layers multiply by; the gram form includes the identity."""
-        size = self._template.code_size
-        return size if self._setting.gram else size - self._template.operator.identity_size
 
     def program(self) -> Program:
         """Return the encoder as plain arrays, which run without torch."""
@@ -233,7 +207,7 @@ class Encoder(Registered, nn.Module):
         }
 
     def _program_info(self) -> dict[str, Any]:
-        """The description, or less of it where the classes have no names that a file could use."""
+        """The description, or less of it if the classes have no names that a file can use."""
         try:
             return {**self.description, "program": FORM}
         except TypeError:
@@ -245,13 +219,11 @@ class Encoder(Registered, nn.Module):
 
     def _width(self, number: int) -> int | None:
         """The number of coefficients that a layer takes over; None for one of the blocks."""
-        return self._template.code_size
+        return self._changed(number)
 
     def extra_repr(self) -> str:
         arguments = (f"{name}={value!r}" for name, value in self.config.items())
         return ", ".join([repr(self._template), *arguments])
-
-    # ---- encoding -----------------------------------------------------------------
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the codes of signals (..., m) after the last layer, shape (..., q)."""
@@ -271,11 +243,9 @@ class Encoder(Registered, nn.Module):
     def best(self, x: Tensor) -> Tensor:
         """Return for each sample the iterate with the lowest objective, shape (..., q).
 
-        The zero code is among the candidates.
-
-        A safeguard against the rare sample on which trained layers overshoot. It makes sense
-        for encoders that are meant to minimise the model's objective, and costs one more
-        product with the dictionary in each layer.
+        The zero code is among the candidates. This is a safeguard against rare samples on which
+        trained layers overshoot, for encoders that minimise the objective of the model. It costs
+        one more product with the dictionary in each layer.
         """
         if self.minimises_objective is False:
             raise ValueError(
@@ -315,8 +285,8 @@ class Encoder(Registered, nn.Module):
     def refresh_constants(self) -> None:
         """Recompute step constants and rescaling after a larger change of the dictionary.
 
-        This concerns ``step="model"`` only. Learned matrices belong to the coordinates in which
-        they were learned, so for the other steps nothing changes.
+        With learned matrices, which belong to the coordinates in which they were learned, nothing
+        changes: this concerns ``step="model"`` only.
         """
         if not isinstance(self.step, Scalars):
             return
@@ -334,8 +304,7 @@ class Encoder(Registered, nn.Module):
     def _run(self, layers: Sequence[Layer], x: Tensor) -> Iterator[Tensor]:
         """Yield the normalised codes after each layer."""
         z: Tensor | None = None
-        previous: Tensor | None = None
-        weight: Tensor | None = None
+        previous = weight = z
         for number, (form, mix, thresholds) in enumerate(layers):
             if form.weight is not weight:
                 weight, signal = form.weight, form.signal(x)
@@ -345,10 +314,8 @@ class Encoder(Registered, nn.Module):
             yield z
 
     def _choose(self, number: int, z: Tensor | None, candidate: Tensor) -> Tensor:
-        """The code after a layer; z is None where it is zero."""
+        """The code after a layer; before the first one z is None."""
         return candidate
-
-    # ---- internals ------------------------------------------------------------
 
     def _quadratic(self) -> Quadratic:
         tensors = {name: getattr(self, name) for name in self._template.dictionaries}
@@ -359,8 +326,7 @@ class Encoder(Registered, nn.Module):
         return Quadratic(atoms, self.constants, self.curvature)
 
     def _ready(self) -> list[Layer]:
-        numbers = not torch.is_grad_enabled() and is_eager()
-        return self.step.layers(self._quadratic(), numbers)
+        return self.step.layers(self._quadratic(), not torch.is_grad_enabled() and is_eager())
 
     def _from_normalised(self, z: Tensor) -> Tensor:
         return z if self.units is None else z * self.units
@@ -394,7 +360,8 @@ class Encoder(Registered, nn.Module):
                 f"x is {dtype_name(x.dtype)}, but the encoder is {dtype}; convert one of them with "
                 f".to(torch.{dtype})"
             )
-        if is_eager() and not _is_finite(x.detach()):
+        # a finite sum proves in one pass that all entries are finite
+        if is_eager() and not (x.detach().sum().isfinite() or x.detach().isfinite().all()):
             raise ValueError("x contains NaN or infinite values; remove or replace them")
         return x.reshape(-1, x.shape[-1])
 
@@ -403,7 +370,7 @@ class Encoder(Registered, nn.Module):
     ) -> None:
         saved, depth = state_dict.get(prefix + "depth"), self._setting.depth
         if saved is not None and int(saved) != depth:
-            # at once, before a single weight has been overwritten
+            # before any weight is overwritten
             raise RuntimeError(
                 f"the weights were trained for a depth of {int(saved)}, the encoder has {depth}; "
                 "a depth is part of what was learned, so build the encoder with that depth"
@@ -414,14 +381,8 @@ class Encoder(Registered, nn.Module):
 def _cheaper_form(model: SparseModel, step: str) -> str:
     """The residual form for two-block models, and where it takes fewer multiplications.
 
-    Free steps over one dictionary keep the paper's form: there the form decides what is learned,
-    not only what it costs.
+    Free steps on one dictionary keep the paper's form, because the form decides what is learned.
     """
     if len(model.operator.block_sizes) > 1:
         return "residual"
     return "residual" if step != "free" and 2 * model.features < model.code_size else "gram"
-
-
-def _is_finite(x: Tensor) -> bool:
-    """Whether all entries are finite; a finite sum proves it in one pass."""
-    return bool(torch.isfinite(x.sum())) or bool(torch.isfinite(x).all())

@@ -17,8 +17,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Form", "Gram", "Layer", "Mix", "Residual", "Scalar", "combine"]
-
 #: scalars below this are not divided by
 SMALLEST = 1e-3
 #: a learned scalar while gradients are recorded; a plain number otherwise, which costs no pass
@@ -39,12 +37,7 @@ class Mix(NamedTuple):
 class Gram:
     """``v = e x W' + (a1 - c1) z + (a2 - c2) z' + (c1 z + c2 z') H'``, H as in the paper.
 
-    Attributes
-    ----------
-    weight
-        W, shape (q, m).
-    coupling
-        H, shape (q, q).
+    `weight` is W, shape (q, m), and `coupling` is H, shape (q, q).
     """
 
     weight: Tensor
@@ -72,16 +65,9 @@ class Gram:
 class Residual:
     """``v = a1 z + a2 z' + (e x - p V) W' - decay p`` with ``p = c1 z + c2 z'``.
 
-    With `outlier_step` w the code ends in an identity block: V and W continue as I and diag(w).
-
-    Attributes
-    ----------
-    weight, atoms
-        W and V, shape (rows, m).
-    outlier_step
-        w, shape (m,), or None.
-    decay
-        What the quadratic penalty adds to the diagonal of G, shape (q,), or None.
+    `weight` is W and `atoms` is V, shape (rows, m). With `outlier_step` w, shape (m,), the code
+    ends in an identity block: V and W continue as I and diag(w). `decay`, shape (q,), is what the
+    quadratic penalty adds to the diagonal of G.
     """
 
     weight: Tensor
@@ -130,13 +116,13 @@ class Layer(NamedTuple):
         """Return the same layer with its scalars multiplied into the coupling, to save passes.
 
         With ``r = c2/c1`` and ``d = a - c``, a layer in the gram form is
-        ``v = e x W' + (z + r z') (c1 H' + d1 I) + (d2 - d1 r) z'``. This
-        pays if many rows follow. Only for layers whose scalars are numbers.
+        ``v = e x W' + (z + r z') (c1 H' + d1 I) + (d2 - d1 r) z'``. This pays if many rows follow,
+        and needs scalars that are numbers.
         """
         a1, a2, c1, c2, e = self.mix
-        if not isinstance(self.form, Gram) or isinstance(c1, Tensor) or abs(c1) < SMALLEST:
+        if not isinstance(self.form, Gram) or isinstance(c1, Tensor):
             return self
-        if c1 == a1 == 1:
+        if abs(c1) < SMALLEST or c1 == a1 == 1:
             return self
         coupling = c1 * self.form.coupling
         coupling.diagonal().add_(a1 - c1)

@@ -10,12 +10,10 @@ import torch
 from torch import Tensor
 
 from ..penalties import Penalty
-from ..penalties.base import checked_stages
+from ..penalties.base import checked_stages, is_single
 from ..runtime import program as runtime
 from ..runtime.program import Program
-from .forms import Gram, Layer, Mix
-
-__all__ = ["lower"]
+from .forms import Form, Gram, Layer
 
 Array = np.ndarray[Any, Any]
 
@@ -31,21 +29,7 @@ def lower(
     blocks: Tensor | None,
     info: Mapping[str, Any],
 ) -> Program:
-    """Return the program of some layers.
-
-    Parameters
-    ----------
-    layers
-        The layers in float64, with scalars as numbers.
-    penalty
-        What they shrink by.
-    dictionary
-        The atoms that codes decode with.
-    constants, units, blocks, info
-        See `Program`.
-    widths
-        See `pursuit.runtime.program.Layer`.
-    """
+    """Return the program of layers in float64 whose scalars are numbers; see `Program`."""
     size = len(constants)
     stages = [labels.numpy() for labels in checked_stages(penalty, size)]
     sign = penalty.sign_constraint(size)
@@ -54,15 +38,9 @@ def lower(
     lowered = []
     for layer, width in zip(layers, widths, strict=True):
         soft, groups = _thresholds(stages, layer.thresholds, size)
-        lowered.append(
-            runtime.Layer(
-                mix=_numbers(layer.mix),
-                soft=soft,
-                groups=groups,
-                width=width,
-                **_matrices(layer, arrays),
-            )
-        )
+        a1, a2, c1, c2, e = (0.0 if scalar is None else float(scalar) for scalar in layer.mix)
+        matrices, mix = _matrices(layer.form, arrays), (a1, a2, c1, c2, e)
+        lowered.append(runtime.Layer(mix=mix, soft=soft, groups=groups, width=width, **matrices))
     return Program(
         layers=tuple(lowered),
         dictionary=arrays.of(dictionary),
@@ -70,30 +48,19 @@ def lower(
         constants=_single(constants),
         decay=None if decay is None else _single(decay),
         units=None if units is None else _single(units),
-        labels=tuple(labels for labels in stages if not _is_single(labels)),
+        labels=tuple(labels for labels in stages if not is_single(labels)),
         blocks=None if blocks is None else np.ascontiguousarray(blocks.numpy(), np.int64),
         info=info,
     )
 
 
-def _numbers(mix: Mix) -> runtime.Mix:
-    a1, a2, c1, c2, e = (0.0 if scalar is None else float(scalar) for scalar in mix)
-    return a1, a2, c1, c2, e
-
-
-def _matrices(layer: Layer, arrays: _Arrays) -> dict[str, Any]:
-    form = layer.form
+def _matrices(form: Form, arrays: _Arrays) -> dict[str, Any]:
+    matrices = {"weight": arrays.of(form.weight), "gram": None, "atoms": None, "outlier_step": None}
     if isinstance(form, Gram):
         gram = arrays.of(form.coupling, lambda h: torch.eye(len(h), dtype=h.dtype) - h)
-        empty = {"atoms": None, "outlier_step": None}
-        return {"weight": arrays.of(form.weight), "gram": gram, **empty}
+        return {**matrices, "gram": gram}
     step = None if form.outlier_step is None else arrays.of(form.outlier_step)
-    return {
-        "weight": arrays.of(form.weight),
-        "gram": None,
-        "atoms": arrays.of(form.atoms),
-        "outlier_step": step,
-    }
+    return {**matrices, "atoms": arrays.of(form.atoms), "outlier_step": step}
 
 
 def _thresholds(
@@ -110,7 +77,7 @@ def _thresholds(
     for labels, threshold in zip(stages, thresholds, strict=True):
         used = labels >= 0
         values = threshold.expand(int(labels.max()) + 1).numpy()
-        if _is_single(labels):
+        if is_single(labels):
             if (grouped & used).any():
                 raise TypeError(
                     "the penalty shrinks single coefficients after a group that contains them; "
@@ -135,11 +102,6 @@ class _Arrays:
             # the tensor is kept, so that its address is not used again
             self._known[key] = tensor, _single(tensor if change is None else change(tensor))
         return self._known[key][1]
-
-
-def _is_single(labels: Array) -> bool:
-    used = labels[labels >= 0]
-    return len(np.unique(used)) == len(used)
 
 
 def _single(tensor: Tensor) -> Array:

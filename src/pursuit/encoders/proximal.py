@@ -8,8 +8,6 @@ from torch import Tensor
 from ..models import SparseModel
 from .encoder import Encoder
 
-__all__ = ["ProximalEncoder"]
-
 
 class ProximalEncoder(Encoder):
     """T proximal steps with learnable matrices, scalars and thresholds.
@@ -56,16 +54,8 @@ class ProximalEncoder(Encoder):
         form: str = "auto",
     ) -> None:
         self.check(model, layers)
-        super().__init__(
-            model,
-            layers=layers,
-            rates=[1.0] * layers,
-            step=step,
-            momentum=momentum,
-            tied=tied,
-            form=form,
-            accelerated=True,
-        )
+        rates = [1.0] * layers
+        super().__init__(model, layers, rates, step, momentum, tied, form, accelerated=True)
 
     @staticmethod
     def _start_constants(inner: SparseModel) -> Tensor:

@@ -22,29 +22,15 @@ from ..penalties import Penalty
 from .forms import Form, Gram, Layer, Mix, Residual
 from .trainable import Kind
 
-__all__ = ["STEPS", "Coupled", "Free", "LayerParameters", "Scalars", "Setting"]
-
 
 @dataclass(frozen=True, eq=False)
 class Setting:
     """The options that the parameters of the layers depend on.
 
-    Attributes
-    ----------
-    penalty
-        The penalty without its quadratic part.
-    rates
-        The initial step size of each layer, in units of 1/constants.
-    momentum
-        Whether the layers have the two-step form.
-    accelerated
-        Whether the two-step form starts as FISTA, or else as a plain step.
-    tied
-        Whether all layers share their matrices.
-    gram
-        Whether the layers multiply by the matrix of the quadratic or use the residual.
-    identity
-        Whether the code ends in an identity block, whose atoms are not stored.
+    `penalty` has no quadratic part, and `rates` are the initial step sizes of the layers in units
+    of 1/constants. `momentum` means the two-step form, which starts as FISTA if `accelerated` and
+    else as a plain step. `gram` layers multiply by the matrix of the quadratic; others use the
+    residual. With `identity` the code ends in an identity block, whose atoms are not stored.
     """
 
     penalty: Penalty
@@ -66,17 +52,7 @@ class Setting:
 
 @dataclass(frozen=True, eq=False)
 class Quadratic:
-    """The smooth part of the normalised model, with the current dictionary.
-
-    Attributes
-    ----------
-    atoms
-        The atoms, shape (rows, m).
-    constants
-        The step constant of each coefficient, shape (q,).
-    curvature
-        The diagonal that the quadratic penalty adds to Q, shape (q,), or None.
-    """
+    """The smooth part of the normalised model: atoms, step constants, diagonal added to Q."""
 
     atoms: Tensor
     constants: Tensor
@@ -89,8 +65,7 @@ class Quadratic:
     @property
     def weight(self) -> Tensor:
         """``D / constants``: the W of the algorithm."""
-        rows = len(self.atoms)
-        return self.atoms / self.constants[:rows, None]
+        return self.atoms / self.constants[: len(self.atoms), None]
 
     @property
     def outlier_step(self) -> Tensor:
@@ -105,15 +80,7 @@ class Quadratic:
 
 
 class LayerParameters(nn.Module):
-    """The base: the scalars of all layers.
-
-    Parameters
-    ----------
-    setting
-        The options.
-    start
-        The quadratic that gives the initial values.
-    """
+    """The base: the scalars of all layers. `start` gives the initial values."""
 
     def __init__(self, setting: Setting, start: Quadratic) -> None:
         super().__init__()
@@ -126,8 +93,7 @@ class LayerParameters(nn.Module):
             mixing = setting.start_rates
         else:
             mixing = None
-        if mixing is not None:
-            mixing = nn.Parameter(mixing.to(start.atoms))
+        mixing = None if mixing is None else nn.Parameter(mixing.to(start.atoms))
         self.register_parameter("mixing", mixing)
 
     def _has_rates(self) -> bool:
@@ -135,13 +101,7 @@ class LayerParameters(nn.Module):
         return True
 
     def kinds(self, atom_norm: float) -> dict[str, Kind]:
-        """Return what each parameter is, by its name; subclasses add theirs.
-
-        Parameters
-        ----------
-        atom_norm
-            The root mean square norm of the normalised model's atoms, the unit of matrices.
-        """
+        """What each parameter is; the unit of matrices is `atom_norm`, a mean over the atoms."""
         return {} if self.mixing is None else {"mixing": Kind("scalar")}
 
     def project_(self) -> None:
@@ -152,12 +112,8 @@ class LayerParameters(nn.Module):
 
     def layers(self, now: Quadratic, numbers: bool = False) -> list[Layer]:
         """Return the layers, ready to run; with `numbers` their scalars have no gradients."""
-        return [
-            Layer(*parts)
-            for parts in zip(
-                self._forms(now), self._mixes(numbers), self._thresholds(now), strict=True
-            )
-        ]
+        parts = self._forms(now), self._mixes(numbers), self._thresholds(now)
+        return [Layer(*layer) for layer in zip(*parts, strict=True)]
 
     def _mixes(self, numbers: bool) -> list[Mix]:
         if self.mixing is None:
@@ -201,17 +157,13 @@ class _Weighted(LayerParameters):
 
     def kinds(self, atom_norm: float) -> dict[str, Kind]:
         kinds = super().kinds(atom_norm) | {"weight": Kind("matrix", 1 / atom_norm)}
-        kinds |= {
-            f"thresholds.{number}": Kind("threshold") for number in range(len(self.thresholds))
-        }
+        kinds |= {f"thresholds.{n}": Kind("threshold") for n in range(len(self.thresholds))}
         return kinds if self.outlier_step is None else kinds | {"outlier_step": Kind("diagonal")}
 
     def _stack(self, tensor: Tensor) -> Tensor:
         """A copy for all layers or one for each, along a new first dimension."""
-        return tensor.detach().expand(self._copies(), *tensor.shape).clone()
-
-    def _copies(self) -> int:
-        return 1 if self.setting.tied else self.setting.depth
+        copies = 1 if self.setting.tied else self.setting.depth
+        return tensor.detach().expand(copies, *tensor.shape).clone()
 
     def _thresholds(self, now: Quadratic) -> list[tuple[Tensor, ...]]:
         rows = [_repeat(t.clamp_min(0), self.setting.depth) for t in self.thresholds]
@@ -237,8 +189,7 @@ class Free(_Weighted):
         self.weight = nn.Parameter(start.weight.detach().clone())
         products = 1 if setting.tied else max(1, setting.depth - 1)
         matrix = start.coupling(start.weight) if setting.gram else start.atoms
-        matrix = matrix.detach().expand(products, *matrix.shape).clone()
-        self.coupling = nn.Parameter(matrix)
+        self.coupling = nn.Parameter(matrix.detach().expand(products, *matrix.shape).clone())
 
     def kinds(self, atom_norm: float) -> dict[str, Kind]:
         unit = 1.0 if self.setting.gram else atom_norm
@@ -270,26 +221,19 @@ class Coupled(_Weighted):
         if self.setting.gram:
             forms = [Gram(weight, now.coupling(weight)) for weight in self.weight]
             return forms * (self.setting.depth // len(forms))
-        if self.setting.tied:
-            step = None if self.outlier_step is None else self.outlier_step[0]
-            return [Residual(self.weight[0], now.atoms, step, now.decay)] * self.setting.depth
+        weights, decay = _repeat(self.weight, self.setting.depth), now.decay
         return [
-            Residual(weight, now.atoms, step, now.decay)
-            for weight, step in zip(self.weight, self._outlier_steps(), strict=True)
+            Residual(weight, now.atoms, step, decay)
+            for weight, step in zip(weights, self._outlier_steps(), strict=True)
         ]
 
 
 class Scalars(LayerParameters):
-    """Scalars alone are learned; the matrices are those of the model, ``W = D / alpha``.
-
-    A layer has mixing scalars and a factor of the algorithm's thresholds.
-    """
+    """Only mixing scalars and a factor of the thresholds are learned; ``W = D / alpha``."""
 
     def __init__(self, setting: Setting, start: Quadratic) -> None:
         super().__init__(setting, start)
-        self.factors = nn.Parameter(
-            torch.tensor(setting.rates, dtype=torch.float64).to(start.atoms)
-        )
+        self.factors = nn.Parameter(setting.start_rates.to(start.atoms))
 
     def kinds(self, atom_norm: float) -> dict[str, Kind]:
         return super().kinds(atom_norm) | {"factors": Kind("scalar")}
@@ -314,11 +258,7 @@ class Scalars(LayerParameters):
         return [self.factors]
 
 
-STEPS: dict[str, type[LayerParameters]] = {
-    "free": Free,
-    "coupled": Coupled,
-    "model": Scalars,
-}
+STEPS: dict[str, type[LayerParameters]] = {"free": Free, "coupled": Coupled, "model": Scalars}
 
 
 def _repeat(stacked: Tensor, count: int) -> Sequence[Tensor]:
@@ -337,10 +277,8 @@ def _two_step(rates: Sequence[float], betas: Sequence[float]) -> Tensor:
 
 def _fista(depth: int) -> list[float]:
     """The extrapolation beta of each FISTA step."""
-    betas = []
-    t, beta = 1.0, 0.0
-    for _ in range(depth):
-        betas.append(beta)
-        following = (1 + (1 + 4 * t * t) ** 0.5) / 2
-        t, beta = following, (t - 1) / following
+    betas, t = [0.0], 1.0
+    while len(betas) < depth:
+        t, before = (1 + (1 + 4 * t * t) ** 0.5) / 2, t
+        betas.append((before - 1) / t)
     return betas

@@ -15,8 +15,6 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from ..models import SparseModel
 
-__all__ = ["Kind", "Role", "Trainable", "declared_kinds", "require_members"]
-
 Role = Literal["scalar", "diagonal", "threshold", "matrix", "dictionary"]
 
 
@@ -28,9 +26,8 @@ class Kind:
     ----------
     role
         "scalar": numbers of order 1 that mix terms. "diagonal": one factor per coefficient.
-        "threshold": non-negative, and changed in proportion to its size. "matrix": a weight
-        matrix, or a stack of them. "dictionary": atoms as rows; trained only where the
-        dictionary is learned.
+        "threshold": non-negative, and changed in proportion to its size. "matrix": a weight matrix,
+        or a stack of them. "dictionary": atoms as rows, trained only if the dictionary is learned.
     unit
         The size of a typical entry's natural unit; learning rates are multiplied by it.
     """
@@ -82,17 +79,7 @@ MEMBERS = ("model", "features", "prepare", "kinds", "project_", "named_parameter
 
 
 def require_members(encoder: object, user: str, names: Iterable[str] = MEMBERS) -> None:
-    """Raise a TypeError that names the members of a `Trainable` that an object lacks.
-
-    Parameters
-    ----------
-    encoder
-        The object to check.
-    user
-        What needs the members, for the message.
-    names
-        The members; by default those that all training needs.
-    """
+    """Raise a TypeError that names the members that an object lacks and `user` needs."""
     # the class first: a property that raises is there all the same
     missing = [n for n in names if not (hasattr(type(encoder), n) or hasattr(encoder, n))]
     if missing:
@@ -104,10 +91,7 @@ def require_members(encoder: object, user: str, names: Iterable[str] = MEMBERS) 
 
 
 def declared_kinds(encoder: Any) -> Mapping[str, Kind]:
-    """The kinds of all parameters of an encoder or a bank.
-
-    Raises a TypeError that names the parameters without a kind.
-    """
+    """The kinds of all parameters, or a TypeError that names the parameters without one."""
     kinds: Mapping[str, Kind] = encoder.kinds()
     missing = [name for name, _ in encoder.named_parameters() if name not in kinds]
     if missing:

@@ -1,8 +1,7 @@
 """Penalties: what a code may look like.
 
 A penalty has a value, a shrinkage (the proximal operator as a function of explicit thresholds, so
-that an encoder can learn them), and a dual description that certificates need. It knows nothing of
-dictionaries or data; models, solvers and encoders are built on it.
+that an encoder can learn them), and a dual description that certificates need.
 
 Codes are rows: ``codes (n, q)``. A *step size* is the 1/alpha of a proximal step: a number, or one
 value per coefficient. Where a penalty ties coefficients together, they must have the same step
@@ -19,14 +18,5 @@ from .composite import Elastic, Ridge, Stacked
 from .groups import GroupL2, TreeL2
 from .separable import L1, NonNegative, Zero
 
-__all__ = [
-    "L1",
-    "Elastic",
-    "GroupL2",
-    "NonNegative",
-    "Penalty",
-    "Ridge",
-    "Stacked",
-    "TreeL2",
-    "Zero",
-]
+__all__ = ["L1", "Elastic", "GroupL2", "NonNegative", "Penalty", "Ridge", "Stacked", "TreeL2"]
+__all__ += ["Zero"]

@@ -11,8 +11,6 @@ from torch import Tensor
 from .._registry import Registered, arguments_of
 from .shrinkage import group_norms, shrink_groups
 
-__all__ = ["Penalty", "StepSize", "as_step", "checked_stages"]
-
 StepSize = float | Tensor
 
 #: a step size at which every penalised coefficient is shrunk to zero
@@ -72,7 +70,7 @@ class Penalty(Registered, ABC):
         return signed.to(device) if bool(signed.any()) else None
 
     def penalised(self, size: int) -> Tensor:
-        """Return which coefficients ``g`` charges for, shape (size,), boolean.
+        """Return which coefficients ``g`` depends on, shape (size,), boolean.
 
         By default those that a proximal step of enormous size moves away from 1.
         """
@@ -116,24 +114,21 @@ class Penalty(Registered, ABC):
         return (self.shrink(scaled, self.thresholds(1.0)) == 0).all(dim=-1)
 
     def stages(self, size: int) -> list[Tensor]:
-        """Return the shrinkage as plain data, which running encoders without torch needs.
+        """Return the shrinkage as plain data, for encoders that run without torch.
 
         A shrinkage in stages first sets negative entries to zero where there is a sign
         constraint, and then for each threshold tensor t, in order, shrinks groups of coefficients:
         ``v_r <- v_r max(0, 1 - t_r / ||v_r||)``.
 
-        Returns
-        -------
-        list of Tensor
-            For each threshold tensor the number r of the group of each coefficient, shape (size,),
-            -1 for coefficients that it leaves alone. By default every coefficient is a group.
-            Whether this is what `shrink` does is checked where it matters.
+        The list holds for each threshold tensor the number r of the group of each coefficient,
+        shape (size,), -1 for coefficients that it does not shrink. By default every coefficient is
+        a group. Where it matters, the stages are compared with `shrink`.
         """
         return [torch.arange(size) for _ in self.thresholds(1.0)]
 
     def weights(self, size: int) -> Tensor | None:
         """Return w, shape (size,), if ``g(z) = sum_i w_i |z_i|``, else None."""
-        if not all(_is_single(labels) for labels in self.stages(size)):
+        if not all(is_single(labels) for labels in self.stages(size)):
             return None
         try:
             stages = checked_stages(self, size)
@@ -165,13 +160,7 @@ class Penalty(Registered, ABC):
 
 
 def checked_stages(penalty: Penalty, size: int) -> list[Tensor]:
-    """Return the stages of a penalty, after comparing them with its shrinkage.
-
-    Raises
-    ------
-    TypeError
-        If the shrinkage is not the one that the stages describe.
-    """
+    """Return the stages of a penalty, or raise a TypeError if its shrinkage is a different one."""
     name = type(penalty).__name__
     unit = penalty.thresholds(1.0)
     stages = penalty.stages(size)
@@ -232,9 +221,10 @@ def _is_separable(penalty: Penalty, size: int) -> bool:
     return True
 
 
-def _is_single(labels: Tensor) -> bool:
-    used = labels[labels >= 0]
-    return len(torch.unique(used)) == len(used)
+def is_single(labels: Any) -> bool:
+    """Whether the groups of a stage, a tensor or an array, are single coefficients."""
+    used = labels[labels >= 0].tolist()
+    return len(set(used)) == len(used)
 
 
 def _short(value: Any) -> str:

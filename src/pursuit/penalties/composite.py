@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -11,8 +12,6 @@ from torch import Tensor
 from .._checks import ArrayLike, as_weight
 from .base import Penalty, StepSize, as_step, checked_stages
 from .separable import NonNegative, Zero
-
-__all__ = ["Elastic", "Ridge", "Stacked"]
 
 
 class Elastic(Penalty):
@@ -35,17 +34,17 @@ class Elastic(Penalty):
 
     def check(self, size: int) -> None:
         self.penalty.check(size)
-        if self.ridge.ndim == 1:
-            if len(self.ridge) != size:
+        if self.ridge.ndim == 0:
+            return
+        count = len(self.ridge)
+        if count != size:
+            raise ValueError(f"ridge has {count} weights, but there are {size} coefficients")
+        for block in self.penalty.blocks(size):
+            if not bool((self.ridge[block] == self.ridge[block[0]]).all()):
                 raise ValueError(
-                    f"ridge has {len(self.ridge)} weights, but there are {size} coefficients"
+                    f"ridge differs within the block {block} that the penalty ties together; "
+                    "give its coefficients one weight"
                 )
-            for block in self.penalty.blocks(size):
-                if not bool((self.ridge[block] == self.ridge[block[0]]).all()):
-                    raise ValueError(
-                        f"ridge differs within the block {block} that the penalty ties together; "
-                        "give its coefficients one weight"
-                    )
 
     def value(self, codes: Tensor) -> Tensor:
         ridge = (codes.square() * self.ridge.to(codes)).sum(dim=-1) / 2
@@ -66,9 +65,6 @@ class Elastic(Penalty):
     @property
     def nonsmooth(self) -> Penalty:
         return self.penalty.nonsmooth
-
-    def sign_constraint(self, size: int, device: torch.device | None = None) -> Tensor | None:
-        return self.penalty.sign_constraint(size, device)
 
     def gauge(self, u: Tensor) -> Tensor:
         return self.penalty.gauge(u)
@@ -142,24 +138,19 @@ class Stacked(Penalty):
         )
 
     def shrink(self, v: Tensor, thresholds: tuple[Tensor, ...]) -> Tensor:
-        shrunk = []
-        first = 0
+        rest, shrunk = iter(thresholds), []
         for (penalty, _), part, count in zip(self.parts, self._split(v), self._counts, strict=True):
-            shrunk.append(penalty.shrink(part, thresholds[first : first + count]))
-            first += count
+            shrunk.append(penalty.shrink(part, tuple(islice(rest, count))))
         return torch.cat(shrunk, dim=-1)
 
     def curvature(self, size: int) -> Tensor | None:
-        return self._join([p.curvature(s) for p, s in self.parts], torch.float64)
+        return self._join([p.curvature(s) for p, s in self.parts])
 
     @property
     def nonsmooth(self) -> Penalty:
         if all(penalty.nonsmooth is penalty for penalty, _ in self.parts):
             return self
         return Stacked([(penalty.nonsmooth, size) for penalty, size in self.parts])
-
-    def sign_constraint(self, size: int, device: torch.device | None = None) -> Tensor | None:
-        return self._join([p.sign_constraint(s, device) for p, s in self.parts], torch.bool)
 
     def penalised(self, size: int) -> Tensor:
         return torch.cat([penalty.penalised(part) for penalty, part in self.parts])
@@ -181,7 +172,7 @@ class Stacked(Penalty):
         weights = [penalty.weights(part) for penalty, part in self.parts]
         if any(part is None for part in weights):
             return None
-        return self._join(weights, torch.float64)
+        return self._join(weights)
 
     def blocks(self, size: int) -> list[list[int]]:
         return [
@@ -207,11 +198,10 @@ class Stacked(Penalty):
     def _split(self, codes: Tensor) -> tuple[Tensor, ...]:
         return torch.split(codes, self.sizes, dim=-1)
 
-    def _join(self, parts: Sequence[Tensor | None], dtype: torch.dtype) -> Tensor | None:
-        """Vectors of the parts as one, None standing for zeros; None if all are."""
-        present = [part for part in parts if part is not None]
-        if not present:
+    def _join(self, parts: Sequence[Tensor | None]) -> Tensor | None:
+        """Vectors of the parts as one; None means zeros, and is returned if all are None."""
+        like = next((part for part in parts if part is not None), None)
+        if like is None:
             return None
-        device = present[0].device
-        zeros = [torch.zeros(size, dtype=dtype, device=device) for size in self.sizes]
-        return torch.cat([z if p is None else p for p, z in zip(parts, zeros, strict=True)])
+        pairs = zip(parts, self.sizes, strict=True)
+        return torch.cat([like.new_zeros(size) if p is None else p for p, size in pairs])

@@ -13,8 +13,6 @@ from .._checks import ArrayLike, as_weight
 from .base import Penalty, StepSize, as_step
 from .shrinkage import group_norms, infinite_where_negative, largest_ratio, shrink_groups, soft
 
-__all__ = ["GroupL2", "Groups", "TreeL2"]
-
 Groups = Sequence[Sequence[int]]
 
 
@@ -82,8 +80,7 @@ class TreeL2(Penalty):
         u = u * self.penalised(u.shape[-1]).to(u)
         if self.nonnegative:
             u = u.clamp_min(0)
-        upper = u.new_zeros(u.shape[:-1])
-        rest = u
+        upper, rest = u.new_zeros(u.shape[:-1]), u
         for level in self.levels:
             charged = level.penalised(u.shape[-1]).to(u)
             upper = torch.maximum(upper, level.gauge(rest * charged))
@@ -91,7 +88,8 @@ class TreeL2(Penalty):
         return upper if len(self.levels) == 1 else self._bisect_gauge(u, upper)
 
     def stages(self, size: int) -> list[Tensor]:
-        return [level.stage(size) for level in self.levels]
+        stages = [(level.labels(torch.empty(size)), len(level.groups)) for level in self.levels]
+        return [torch.where(labels == none, -1, labels) for labels, none in stages]
 
     def blocks(self, size: int) -> list[list[int]]:
         covered: set[int] = set()
@@ -139,8 +137,8 @@ class GroupL2(TreeL2):
 class _Level:
     """Disjoint groups with a weight each: one level of a tree.
 
-    Norms are segment sums over `labels`, the number of each coefficient's group; one more number
-    stands for "in no group". Singleton groups are treated element by element.
+    Norms are sums over segments of equal `labels`, the group numbers of the coefficients; one more
+    number means "in no group". Singleton groups are treated element by element.
     """
 
     def __init__(self, groups: Groups, lam: ArrayLike) -> None:
@@ -181,11 +179,6 @@ class _Level:
                 f"group {number} refers to coefficient {self.reach - 1}, but there are only {size} "
                 f"coefficients (0 to {size - 1})"
             )
-
-    def stage(self, size: int) -> Tensor:
-        """The group of each coefficient, -1 for those in none."""
-        labels = self.labels(torch.empty(size))
-        return torch.where(labels == len(self.groups), -1, labels)
 
     def labels(self, like: Tensor) -> Tensor:
         """The group of each coefficient of `like`, len(groups) for those in none."""

@@ -8,11 +8,9 @@ from .._checks import ArrayLike, as_weight
 from .base import Penalty, StepSize, as_step
 from .shrinkage import infinite_where_negative, largest_ratio, soft
 
-__all__ = ["L1", "NonNegative", "Zero"]
-
 
 class Zero(Penalty):
-    """``psi(z) = 0``: nothing is charged, nothing is shrunk. C = {0}."""
+    """``psi(z) = 0``: no penalty, no shrinkage; C = {0}."""
 
     def value(self, codes: Tensor) -> Tensor:
         return codes.new_zeros(codes.shape[:-1])
@@ -27,20 +25,14 @@ class Zero(Penalty):
         return u.new_zeros(u.shape[:-1])
 
 
-class NonNegative(Penalty):
+class NonNegative(Zero):
     """``psi(z) = 0 if z >= 0 else inf``; shrinkage ``max(v, 0)``; C = {u <= 0}."""
 
     def value(self, codes: Tensor) -> Tensor:
         return infinite_where_negative(codes.new_zeros(codes.shape[:-1]), codes)
 
-    def thresholds(self, step: StepSize) -> tuple[Tensor, ...]:
-        return ()
-
     def shrink(self, v: Tensor, thresholds: tuple[Tensor, ...]) -> Tensor:
         return v.clamp_min(0)
-
-    def gauge(self, u: Tensor) -> Tensor:
-        return u.new_zeros(u.shape[:-1])
 
 
 class L1(Penalty):

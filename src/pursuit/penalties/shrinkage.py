@@ -7,8 +7,6 @@ from torch import Tensor
 
 from .._checks import is_eager
 
-__all__ = ["group_norms", "infinite_where_negative", "largest_ratio", "shrink_groups", "soft"]
-
 
 def infinite_where_negative(value: Tensor, codes: Tensor) -> Tensor:
     return torch.where((codes < 0).any(dim=-1), torch.inf, value)
