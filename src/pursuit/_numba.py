@@ -45,8 +45,7 @@ def compiler(
 
 #: a function that is called
 compiled = compiler()
-#: a small function that the optimiser copies into its callers: passing a dozen arrays takes longer
-#: than what it computes
+#: a small function that the optimiser copies into its callers: passing arrays takes longer than it
 inlined = compiler(forceinline=True)
 #: a function whose source takes the place of its calls before types are inferred, so that its
 #: arguments may be functions

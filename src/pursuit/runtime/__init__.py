@@ -1,9 +1,6 @@
-"""Running trained encoders with numpy, numba and safetensors alone: no torch.
+"""Running trained encoders without torch, by ``codes = load("encoder.safetensors")(x)``.
 
-from pursuit.runtime import load
-
-encode = load("encoder.safetensors")
-codes = encode(x)
+Needs only numpy, numba and safetensors.
 """
 
 from .compiled import Compiled, CompiledBank, Plan, Stream, load

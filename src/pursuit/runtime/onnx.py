@@ -258,7 +258,7 @@ def _shrunk_groups(nodes: _Nodes, v: str, labels: Array, thresholds: Array) -> s
 
 
 def _chosen(nodes: _Nodes, program: Program, layer: Layer, z: str | None, y: str) -> str:
-    """The code after a layer: y, or z with the largest changes of y; None stands for zeros."""
+    """The code after a layer: y, or z with the largest changes of y; None means zeros."""
     if layer.width == program.size:
         return y
     change = y if z is None else nodes("Sub", y, z)

@@ -404,6 +404,14 @@ def _descend_block(problem: Problem, state: State, work: Work, r: int) -> None:
     _store_block(problem, state, work, r, z)
 
 
+@inlined
+def _support_size(z: Floats) -> int:
+    count = 0
+    for i in range(z.size):
+        count += z[i] != 0.0
+    return count
+
+
 @compiled
 def _greedy_sweep(problem: Problem, state: State, work: Work, iteration: int) -> float:
     """Descend block after block, the most promising first; return the first promise.
@@ -417,7 +425,7 @@ def _greedy_sweep(problem: Problem, state: State, work: Work, iteration: int) ->
     while r >= 0 and promise > _WORTHWHILE * start:
         if work.seen[r] == iteration:
             again += 1
-            if 8 * state.z.size * again > _gather_support(state.z, work.support) ** 2:
+            if 8 * state.z.size * again > _support_size(state.z) ** 2:
                 break
         work.seen[r] = iteration
         _descend_block(problem, state, work, r)
