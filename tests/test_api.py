@@ -40,6 +40,7 @@ NAMES = {
         "learn",
         "load",
         "models",
+        "operators",
         "penalties",
         "plots",
         "regimes",
@@ -48,6 +49,7 @@ NAMES = {
         "save",
         "solve",
     },
+    "pursuit.operators": {"Joined", "Matrix", "Operator", "WithIdentity", "without_zero_atoms"},
     "pursuit.penalties": {
         "Elastic",
         "GroupL2",

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import models, penalties, plots, regimes, runtime
+    from . import models, operators, penalties, plots, regimes, runtime
     from .certificates import certify, certify_low_rank
     from .dictionary import OnlineDictionary, learn
     from .encoders.bank import EncoderBank
@@ -47,14 +47,14 @@ _NAMES_OF = {
     ".training": "History fit",
 }
 _NAMES = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
-_MODULES = ("models", "penalties", "plots", "regimes", "runtime")
+_MODULES = ("models", "operators", "penalties", "plots", "regimes", "runtime")
 
 __all__ = ["NMF", "BlockCoordinateEncoder", "CoordinateEncoder", "EncoderBank", "History"]
 __all__ += ["OnlineDictionary", "OnlineLearner", "Parts", "ProximalEncoder", "PursuitClassifier"]
 __all__ += ["RobustNMF", "RobustPCA", "Solution", "SparseCoding"]
 __all__ += ["certify", "certify_low_rank", "compile", "export_onnx", "fit", "learn", "load"]
-__all__ += ["models", "penalties", "plots", "principal_component_pursuit", "regimes", "runtime"]
-__all__ += ["save", "solve"]
+__all__ += ["models", "operators", "penalties", "plots", "principal_component_pursuit"]
+__all__ += ["regimes", "runtime", "save", "solve"]
 
 
 def __getattr__(name: str) -> Any:
