@@ -243,7 +243,7 @@ def latency(calls: int) -> None:
     rows.insert(2, row("stream, first call of a turn", callers[0].first))
     columns = ["one frame a call", "calls", "median us", "99 %", "99.9 %", "longest", "ratio"]
     table(
-        f"latency of robust NMF: {LIVE_BINS} bins, {model.atoms} atoms, {LIVE_LAYERS} layers, "
+        f"latency of robust NMF: {LIVE_BINS} bins, {len(dictionary)} atoms, {LIVE_LAYERS} layers, "
         f"kernel {compiled.plan.few}",
         columns,
         rows,

@@ -27,7 +27,7 @@ CASES = {"strong": 7.75, "weak": 0.05}
 def full_fista(model: RobustPCA, x: Tensor, steps: int) -> Tensor:
     """FISTA on scores and outliers together, in the well-scaled coordinates."""
     inner = model.normalised
-    d0, lam_star = inner.dictionary, inner.lam_star
+    d0, lam_star = inner.dictionary, model.lam_star / model.scale**2
     step = 1 / inner.step_constant
     low = 0.0 if isinstance(model, RobustNMF) else -torch.inf
     s = ys = x.new_zeros(len(x), len(d0))

@@ -25,10 +25,11 @@ import numpy as np
 import torch
 from contest import CONSOLE, machine, table, threads
 from PIL import Image
+from reference import learn_dictionary
 from torch import Tensor
 
 import pursuit as pu
-from pursuit import guard, training
+from pursuit import guard, training_loop
 from pursuit.datasets import textures
 from pursuit.models import Lasso
 
@@ -87,9 +88,9 @@ def main() -> None:
     arguments = parser.parse_args()
     CONSOLE.print(machine())
     if arguments.no_guard:
-        training.GUARD = 0.0
+        training_loop.GUARD = 0.0
     guard.LARGEST = arguments.largest
-    model = Lasso(textures.learn_dictionary(textures.patches(4000), arguments.atoms), 1.0)
+    model = Lasso(learn_dictionary(textures.patches(4000), arguments.atoms), 1.0)
     train, tests = textures.patches(20_000), unseen()
     optima = {
         name: torch.cat([pu.solve(model, tile, tol=1e-4).objective for tile in x.split(TILE)])
