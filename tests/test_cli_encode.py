@@ -18,8 +18,10 @@ import pursuit as pu
 from processes import assert_refused, pursuit, python
 from pursuit import files
 from pursuit.cli.data import Table, appended, open_pictures, open_table
+from pursuit.cli.encode import _Gaps
 from pursuit.cli.main import app
 from pursuit.files import read
+from pursuit.solvers.solution import Solution
 
 FEATURES, ATOMS, ROWS = 9, 14, 333
 
@@ -122,6 +124,26 @@ def test_exact_codes_are_certified(folder: Path, source: str, signals: np.ndarra
     assert 0 <= written["largest_relative_gap"] <= (1e-6 if source == "model" else 1e-4)
     gap = pu.certify(model, x.double(), torch.from_numpy(np.load(out)).double())
     assert float(gap.min()) > -1e-9
+
+
+def test_gaps_of_pieces_become_the_largest_of_all_rows() -> None:
+    gaps = _Gaps()
+    for gap, converged in (((1.0, 3.0), (True, False)), ((0.5, 2.0), (True, True))):
+        gaps.add(
+            Solution(
+                codes=torch.zeros(2, 1),
+                objective=torch.tensor([10.0, 4.0]),
+                gap=torch.tensor(gap),
+                iterations=1,
+                converged=torch.tensor(converged),
+                method="coordinate",
+            )
+        )
+    assert gaps.describe() == {
+        "largest_gap": 3.0,
+        "largest_relative_gap": 0.75,
+        "unconverged": 1,
+    }
 
 
 def test_double_precision_models_give_double_precision_codes(folder: Path) -> None:

@@ -53,12 +53,8 @@ class _Gaps:
     largest, relative, unconverged = 0.0, 0.0, 0
 
     def add(self, solution: Any) -> None:
-        import torch
-
-        eps = torch.finfo(solution.codes.dtype).eps
-        relative = solution.gap / solution.objective.clamp_min(eps)
         self.largest = max(self.largest, float(solution.gap.max()))
-        self.relative = max(self.relative, float(relative.max()))
+        self.relative = max(self.relative, float(solution.relative_gap.max()))
         self.unconverged += int((~solution.converged).sum())
 
     def describe(self) -> dict[str, Any]:
