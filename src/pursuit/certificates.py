@@ -83,9 +83,14 @@ def certify(
 
 
 def certify_low_rank(
-    x: ArrayLike, low_rank: ArrayLike, outliers: ArrayLike, lam_star: float, lam: float,
-    *, factors: tuple[ArrayLike, ArrayLike] | None = None,
-) -> float:  # fmt: skip
+    x: ArrayLike,
+    low_rank: ArrayLike,
+    outliers: ArrayLike,
+    lam_star: float,
+    lam: float,
+    *,
+    factors: tuple[ArrayLike, ArrayLike] | None = None,
+) -> float:
     """Bound the suboptimality of a split of a matrix into low rank and outliers.
 
     For ``P(L, O) = 1/2 ||X - L - O||_F^2 + lam_star ||L||_* + lam ||O||_1`` and the residual
@@ -139,9 +144,13 @@ def is_met(gap: Tensor, objective: Tensor, tol: float, dtype: torch.dtype) -> Te
 
 
 def round_codes(
-    model: SparseModel, x: Tensor, codes: Tensor, objective: Tensor, gap: Tensor,
+    model: SparseModel,
+    x: Tensor,
+    codes: Tensor,
+    objective: Tensor,
+    gap: Tensor,
     mask: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor]:
     """Round codes from float64 to the dtype of x; return them with their objective and gap.
 
     The dual point of the exact codes certifies the rounded ones, whose gap is thus larger by as

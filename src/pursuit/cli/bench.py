@@ -35,12 +35,17 @@ class Bench(TyperCommand):
 
 def bench(
     context: typer.Context,
-    names: Annotated[list[str] | None, typer.Argument(
-        metavar="NAME", help="Benchmarks to run, one after the other.", show_default=False)] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME", help="Benchmarks to run, one after the other.", show_default=False
+        ),
+    ] = None,
     listed: Annotated[
-        bool, typer.Option("--list", help="List the benchmarks and run none.")] = False,
+        bool, typer.Option("--list", help="List the benchmarks and run none.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --list: print JSON.")] = False,
-) -> None:  # fmt: skip
+) -> None:
     """Run the benchmarks of the repository.
 
     Without a name, the standard set runs: --list marks it with a star.

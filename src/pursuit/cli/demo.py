@@ -15,12 +15,14 @@ def demo(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="The folder of the report.")
     ] = Path("pursuit-demo"),
-    steps: Annotated[int | None, typer.Option(
-        min=1, help="Training steps of each encoder; fewer are quicker and worse.")] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="Training steps of each encoder; fewer are quicker and worse."),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The seed of all random numbers.")] = 0,
     threads: Annotated[int, typer.Option(min=1, help="Threads of every coder.")] = 1,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """Learn from textures, code, denoise, and split faces: about two minutes.
 
     Example: pursuit demo -o report

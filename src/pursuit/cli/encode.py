@@ -74,17 +74,26 @@ class _Gaps:
 
 def encode(
     model: ModelFile,
-    data: Annotated[Path, typer.Argument(
-        metavar="DATA",
-        help="Signals as rows: .npy (may be larger than the memory), .npz, .csv or .parquet.")],
+    data: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DATA",
+            help="Signals as rows: .npy (may be larger than the memory), .npz, .csv or .parquet.",
+        ),
+    ],
     output: Output,
-    tol: Annotated[float | None, typer.Option(
-        min=0, help="Solve exactly, to this relative gap, starting from the encoder's codes. "
-        "If MODEL has no encoder, codes are always exact, by default to 1e-6.")] = None,
+    tol: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Solve exactly, to this relative gap, starting from the encoder's codes. "
+            "If MODEL has no encoder, codes are always exact, by default to 1e-6.",
+        ),
+    ] = None,
     key: Key = None,
     threads: Threads = None,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """Write the codes of signals.
 
     OUTPUT is complete or does not exist.
@@ -109,14 +118,16 @@ def encode(
 def decode(
     model: ModelFile,
     codes: Annotated[
-        Path, typer.Argument(metavar="CODES", help="Codes as rows: .npy, .npz, .csv or .parquet.")],
+        Path, typer.Argument(metavar="CODES", help="Codes as rows: .npy, .npz, .csv or .parquet.")
+    ],
     output: Output,
-    part: Annotated[Part | None, typer.Option(
-        help="Only this part of the signals, for robust models.")] = None,
+    part: Annotated[
+        Part | None, typer.Option(help="Only this part of the signals, for robust models.")
+    ] = None,
     key: Key = None,
     threads: Threads = None,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """Write the signals that codes represent.
 
     OUTPUT is complete or does not exist.

@@ -14,11 +14,13 @@ from .output import AsJson, show
 def export(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="The file of a saved encoder.")],
     output: Annotated[
-        Path, typer.Argument(metavar="OUTPUT", help="The file to write, usually *.onnx.")],
-    opset: Annotated[int, typer.Option(
-        help="The version of ONNX's operators; older runtimes need older ones.")] = 17,
+        Path, typer.Argument(metavar="OUTPUT", help="The file to write, usually *.onnx.")
+    ],
+    opset: Annotated[
+        int, typer.Option(help="The version of ONNX's operators; older runtimes need older ones.")
+    ] = 17,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """Write a saved encoder to an ONNX file.
 
     Its input is "x", its output "codes", both float32 with one row a signal.

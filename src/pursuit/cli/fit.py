@@ -32,52 +32,93 @@ OPTIONS = {
 def fit(
     context: typer.Context,
     kind: Annotated[Kind, typer.Argument(metavar="KIND", help="The model.")],
-    data: Annotated[Path, typer.Argument(
-        metavar="DATA",
-        help="Signals as rows: .npy (may be larger than the memory), .npz, .csv, .parquet; "
-        "or a folder of pictures, from which random patches are drawn.")],
-    output: Annotated[Path, typer.Option(
-        "--output", "-o", metavar="OUTPUT", help="The file to write, usually *.safetensors.")],
-    atoms: Annotated[int | None, typer.Option(
-        min=1, help="Atoms of the dictionary; by default 64, for nmf, rpca and rnmf 8.")] = None,
-    layers: Annotated[int, typer.Option(min=1, help="Layers of the encoder.")] = 7,
-    lam: Annotated[str | None, typer.Option(
-        metavar="NUMBER|auto",
-        help="The weight of the penalty on single coefficients, for group on groups, for rpca "
-        "and rnmf on outliers. The default, auto, estimates it from the noise.")] = None,
-    lam_star: Annotated[str | None, typer.Option(
-        metavar="NUMBER|auto",
-        help="The weight of the squared scores: for rpca and rnmf, by default auto; for nmf, "
-        "by default 0.")] = None,
-    lam_group: Annotated[str | None, typer.Option(
-        metavar="NUMBER|auto", help="The weight of the groups, for hilasso; by default auto.")
+    data: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DATA",
+            help="Signals as rows: .npy (may be larger than the memory), .npz, .csv, .parquet; "
+            "or a folder of pictures, from which random patches are drawn.",
+        ),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="OUTPUT", help="The file to write, usually *.safetensors."
+        ),
+    ],
+    atoms: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Atoms of the dictionary; by default 64, for nmf, rpca and rnmf 8."
+        ),
     ] = None,
-    groups: Annotated[int | None, typer.Option(
-        min=1, help="Consecutive atoms in a group, for group and hilasso; by default 4.")] = None,
-    step: Annotated[Form | None, typer.Option(
-        help="The parameters that layers learn; the default depends on the model.")] = None,
-    regime: Annotated[Aim, typer.Option(
-        help="Train for low objectives, or for codes near the exact ones.")] = Aim.UNSUPERVISED,
-    steps: Annotated[int | None, typer.Option(
-        min=1, help="Training steps; the default depends on the size.")] = None,
-    passes: Annotated[int | None, typer.Option(
-        min=1, help="Passes of the dictionary over the data; by default until 30000 rows were seen."
-    )] = None,
+    layers: Annotated[int, typer.Option(min=1, help="Layers of the encoder.")] = 7,
+    lam: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBER|auto",
+            help="The weight of the penalty on single coefficients, for group on groups, for rpca "
+            "and rnmf on outliers. The default, auto, estimates it from the noise.",
+        ),
+    ] = None,
+    lam_star: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBER|auto",
+            help="The weight of the squared scores: for rpca and rnmf, by default auto; for nmf, "
+            "by default 0.",
+        ),
+    ] = None,
+    lam_group: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBER|auto", help="The weight of the groups, for hilasso; by default auto."
+        ),
+    ] = None,
+    groups: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Consecutive atoms in a group, for group and hilasso; by default 4."
+        ),
+    ] = None,
+    step: Annotated[
+        Form | None,
+        typer.Option(help="The parameters that layers learn; the default depends on the model."),
+    ] = None,
+    regime: Annotated[
+        Aim, typer.Option(help="Train for low objectives, or for codes near the exact ones.")
+    ] = Aim.UNSUPERVISED,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Training steps; the default depends on the size.")
+    ] = None,
+    passes: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Passes of the dictionary over the data; by default until 30000 rows were seen.",
+        ),
+    ] = None,
     patch: Annotated[int, typer.Option(min=2, help="For pictures: the side of a patch.")] = 8,
     patches: Annotated[
-        int, typer.Option(min=1, help="For pictures: the number of patches.")] = 20_000,
+        int, typer.Option(min=1, help="For pictures: the number of patches.")
+    ] = 20_000,
     key: Key = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same result.")] = 0,
-    threads: Annotated[int | None, typer.Option(
-        min=1, help="The number of threads; by default that of torch.")] = None,
-    provenance: Annotated[str | None, typer.Option(
-        metavar="TEXT", help="A note that is saved in the file.")] = None,
-    checkpoint: Annotated[Path | None, typer.Option(
-        metavar="PATH",
-        help="The file of an unfinished run; by default OUTPUT.checkpoint, removed at the end.")
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="The number of threads; by default that of torch.")
+    ] = None,
+    provenance: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="A note that is saved in the file.")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="The file of an unfinished run; by default OUTPUT.checkpoint, removed at the end.",
+        ),
     ] = None,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """Learn a dictionary, train an encoder for it, and write both to one file.
 
     After an interruption the same command continues the run; the result is the same as without
@@ -94,9 +135,15 @@ def fit(
     from .progress import shown
 
     plan = Plan(
-        **model, layers=layers, step=None if step is None else step.value, regime=regime.value,
-        steps=steps, passes=passes, seed=seed, threads=threads,
-    )  # fmt: skip
+        **model,
+        layers=layers,
+        step=None if step is None else step.value,
+        regime=regime.value,
+        steps=steps,
+        passes=passes,
+        seed=seed,
+        threads=threads,
+    )
     if checkpoint is None:
         checkpoint = output.with_name(output.name + ".checkpoint")
     check_output(output, (data,), suffixes=())

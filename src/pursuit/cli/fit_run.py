@@ -62,9 +62,13 @@ class Plan:
 
 
 def run(
-    plan: Plan, table: Table, output: Path, checkpoint: Path, provenance: str | None,
+    plan: Plan,
+    table: Table,
+    output: Path,
+    checkpoint: Path,
+    provenance: str | None,
     callback: Callback,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Learn the dictionary, train the encoder, and save it.
 
     Returns sizes, weights, steps and the gap, for the summary.
@@ -145,9 +149,14 @@ def _start(plan: Plan, x: Tensor) -> SparseModel:
     numbers = range(plan.atoms)
     groups = [list(numbers[i : i + plan.groups]) for i in numbers[:: plan.groups]]
     return start_sparse(
-        x, plan.atoms, penalty="l1" if plan.kind == "lasso" else plan.kind, lam=plan.lam,
-        lam_group=plan.lam_group, groups=groups, seed=plan.seed,
-    )  # fmt: skip
+        x,
+        plan.atoms,
+        penalty="l1" if plan.kind == "lasso" else plan.kind,
+        lam=plan.lam,
+        lam_group=plan.lam_group,
+        groups=groups,
+        seed=plan.seed,
+    )
 
 
 def _build(plan: Plan, model: SparseModel) -> Encoder:

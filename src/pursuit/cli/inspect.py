@@ -19,11 +19,14 @@ LONGEST = 8
 
 def inspect(
     path: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A file that fit or the library has saved.")],
-    plot: Annotated[Path | None, typer.Option(
-        metavar="PICTURE", help="Draw the atoms to this file: .png, .svg or .pdf.")] = None,
+        Path, typer.Argument(metavar="FILE", help="A file that fit or the library has saved.")
+    ],
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="PICTURE", help="Draw the atoms to this file: .png, .svg or .pdf."),
+    ] = None,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """Show the content of a file: model, sizes, layers, cost, training, provenance.
 
     Atoms whose length is a square are drawn as pictures.

@@ -15,24 +15,38 @@ from .output import AsJson, show
 def reproduce(
     context: typer.Context,
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="The experiment, or list: show all of them.")],
-    data: Annotated[Path | None, typer.Option(
-        metavar="DIR", help="The folder of the real data; by default embedded or synthetic.")
+        str, typer.Argument(metavar="NAME", help="The experiment, or list: show all of them.")
+    ],
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="The folder of the real data; by default embedded or synthetic."
+        ),
     ] = None,
-    download: Annotated[bool, typer.Option(
-        "--download", help="Download the real data, unless they are there.")] = False,
-    quick: Annotated[bool, typer.Option(
-        "--quick", help="A small version, to see that everything works.")] = False,
-    output: Annotated[Path | None, typer.Option(
-        "--output", "-o", metavar="DIR",
-        help="The folder of the report, the figures and the numbers; by default pursuit-NAME. "
-        "An interrupted run is continued from what is there.")] = None,
+    download: Annotated[
+        bool, typer.Option("--download", help="Download the real data, unless they are there.")
+    ] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A small version, to see that everything works.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR",
+            help="The folder of the report, the figures and the numbers; by default pursuit-NAME. "
+            "An interrupted run is continued from what is there.",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
-    seeds: Annotated[int | None, typer.Option(
-        min=1, help="The number of seeds; by default that of the experiment.")] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=1, help="The number of seeds; by default that of the experiment."),
+    ] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads of the computation.")] = 1,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """Run an experiment of the paper and write a report.
 
     Example: pursuit reproduce online --quick -o online

@@ -59,9 +59,14 @@ def synthetic(frames: int, bins: int = 257, seed: int = 0) -> Spectrogram:
 
 
 def learn_dictionary(
-    x: Tensor, atoms: int, lam_star: float, lam: float, nonnegative: bool = True, sweeps: int = 30,
+    x: Tensor,
+    atoms: int,
+    lam_star: float,
+    lam: float,
+    nonnegative: bool = True,
+    sweeps: int = 30,
     seed: int = 0,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Learn the low-rank dictionary of robust NMF, or of robust PCA if it may have any sign.
 
     Minimises ``1/2 ||X - S D - O||^2 + lam_star/2 (||S||^2 + ||D||^2) + lam ||O||_1`` over scores

@@ -142,9 +142,12 @@ def patches(
 
 
 def draw(
-    picture: Array, count: int, size: int = 8, seed: int = 0,
+    picture: Array,
+    count: int,
+    size: int = 8,
+    seed: int = 0,
     avoid: Sequence[int] | Array | None = None,
-) -> tuple[Tensor, Array]:  # fmt: skip
+) -> tuple[Tensor, Array]:
     """Random patches of one picture, normalised as by `patches`, and their positions.
 
     No position is drawn twice, and none of those to `avoid`, such as those of an earlier draw;

@@ -80,15 +80,26 @@ class Reproduction(Experiment):
         settings: dict[str, Any] = {}
         if data is not None:
             settings |= {
-                "train": 20_000, "bins": 513, "sigma": 0.3, "joint": 4000,
-                "training": 8000, "supervised": 1500,
-                "sizes": (100, 1000), "steps": (100, 300, 1000, 3000),
-            }  # fmt: skip
+                "train": 20_000,
+                "bins": 513,
+                "sigma": 0.3,
+                "joint": 4000,
+                "training": 8000,
+                "supervised": 1500,
+                "sizes": (100, 1000),
+                "steps": (100, 300, 1000, 3000),
+            }
         if quick:
             settings |= {
-                "train": 1000, "test": 300, "depths": (1, 3, 7), "training": 150,
-                "supervised": 150, "sizes": (100,), "steps": (30,), "iterations": 400,
-            }  # fmt: skip
+                "train": 1000,
+                "test": 300,
+                "depths": (1, 3, 7),
+                "training": 150,
+                "supervised": 150,
+                "sizes": (100,),
+                "steps": (30,),
+                "iterations": 400,
+            }
         return ApproximationSettings(**settings)
 
     @classmethod
@@ -172,9 +183,14 @@ class Reproduction(Experiment):
         return numbers
 
     def _trained(
-        self, form: str, depth: int, seed: int, supervised: bool = False,
-        frames: int | None = None, steps: int | None = None,
-    ) -> dict[str, Any]:  # fmt: skip
+        self,
+        form: str,
+        depth: int,
+        seed: int,
+        supervised: bool = False,
+        frames: int | None = None,
+        steps: int | None = None,
+    ) -> dict[str, Any]:
         """The gap on training and unseen frames, separation error and time of a trained encoder."""
         settings, (train, test) = self.settings, self.frames
         best = self.best[0]

@@ -96,9 +96,13 @@ class Demo:
         train = textures.patches(10_000, seed=self.seed).numpy()
         begin = time.perf_counter()
         self.coding = SparseCoding(
-            ATOMS, lam=LAM, layers=LAYERS, steps=self.steps,
-            random_state=self.seed, threads=self.threads,
-        )  # fmt: skip
+            ATOMS,
+            lam=LAM,
+            layers=LAYERS,
+            steps=self.steps,
+            random_state=self.seed,
+            threads=self.threads,
+        )
         with self._timed("dictionary and unsupervised encoder"):
             self.coding.fit(train)
         self.model = Lasso(torch.from_numpy(self.coding.components_).float(), LAM)
@@ -240,9 +244,12 @@ class Demo:
         truth = new.reshape(len(new), -1)
         x, hidden = _covered(new, self.seed)
         pca = RobustPCA(
-            FACE_ATOMS, layers=7, steps=self.steps or 250, random_state=self.seed,
+            FACE_ATOMS,
+            layers=7,
+            steps=self.steps or 250,
+            random_state=self.seed,
             threads=self.threads,
-        )  # fmt: skip
+        )
         with self._timed("robust PCA of faces"):
             pca.fit(known)
         parts = pca.split(x)

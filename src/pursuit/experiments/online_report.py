@@ -147,9 +147,12 @@ class OnlineDescription(Description):
             columns = [samples, smooth.mean(axis=0), smooth.min(axis=0), smooth.max(axis=0)]
             shown[name] = [tuple(map(float, point)) for point in zip(*columns, strict=True)]
         panel = plots.Panel(
-            shown, "sample", f"{label}, mean of {SMOOTH * settings.step}",
-            stretches=stretches, markers=False,
-        )  # fmt: skip
+            shown,
+            "sample",
+            f"{label}, mean of {SMOOTH * settings.step}",
+            stretches=stretches,
+            markers=False,
+        )
         return plots.panels([panel], size=(8, 4.6))
 
 

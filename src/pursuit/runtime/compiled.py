@@ -343,9 +343,11 @@ def compile(
 
 
 def load(
-    path: str | os.PathLike[str], sample: Any = None, threads: int | None = None,
+    path: str | os.PathLike[str],
+    sample: Any = None,
+    threads: int | None = None,
     kernel: str = "auto",
-) -> Compiled | CompiledBank:  # fmt: skip
+) -> Compiled | CompiledBank:
     """Read an encoder that `pursuit.save` has written, without torch; see `Compiled`."""
     return build(open_saved(path), sample, threads, kernel)
 

@@ -241,10 +241,24 @@ class Sparse(Executor):
             np.matmul(x, weight, out=signal)
         program = self.program
         encode(
-            signals, self.signal_of, self.grams, self.gram_of, self.mix, self.soft,
-            program.negative, self.runs, self.groups, self.widths, self.blocks,
-            program.constants, self.units, codes, self.changes, vectors, chosen,
-        )  # fmt: skip
+            signals,
+            self.signal_of,
+            self.grams,
+            self.gram_of,
+            self.mix,
+            self.soft,
+            program.negative,
+            self.runs,
+            self.groups,
+            self.widths,
+            self.blocks,
+            program.constants,
+            self.units,
+            codes,
+            self.changes,
+            vectors,
+            chosen,
+        )
         self.rows += len(x)
 
     def measured(self) -> list[float]:
@@ -290,9 +304,21 @@ class Fused(Executor):
         from .fused_kernels import encode
 
         encode(
-            x, self.weights, self.weight_of, self.atoms, self.atoms_of, self.steps, self.step_of,
-            self.decay, self.mix, self.soft, self.program.negative, self.units, codes, scratch,
-        )  # fmt: skip
+            x,
+            self.weights,
+            self.weight_of,
+            self.atoms,
+            self.atoms_of,
+            self.steps,
+            self.step_of,
+            self.decay,
+            self.mix,
+            self.soft,
+            self.program.negative,
+            self.units,
+            codes,
+            scratch,
+        )
 
 
 #: in order of preference

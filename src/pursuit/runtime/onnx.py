@@ -364,9 +364,16 @@ class _Nodes:
         return total, scale
 
     def product(
-        self, rows: str, matrix: Array, name: str, *, alpha: float = 1.0, plus: str | None = None,
-        beta: float = 1.0, transposed: bool = True,
-    ) -> str:  # fmt: skip
+        self,
+        rows: str,
+        matrix: Array,
+        name: str,
+        *,
+        alpha: float = 1.0,
+        plus: str | None = None,
+        beta: float = 1.0,
+        transposed: bool = True,
+    ) -> str:
         """``alpha rows matrix' + beta plus``; the matrix is not transposed unless `transposed`."""
         inputs = [rows, self.constant(matrix, name)]
         attributes: dict[str, Any] = {"transB": int(transposed), "alpha": alpha}

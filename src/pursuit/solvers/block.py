@@ -42,10 +42,13 @@ class _Kernel:
         self.order, self.atoms = as_array(order), as_array(atoms)
         self.block_coordinate, self.make_scratch = kernels.block_coordinate, kernels.make_scratch
         self.problem = kernels.make_problem(
-            as_array(gram), np.cumsum([0, *map(len, blocks)]), as_array(w[order]), as_array(v),
+            as_array(gram),
+            np.cumsum([0, *map(len, blocks)]),
+            as_array(w[order]),
+            as_array(v),
             as_array(model.block_constants),
             model.penalty.sign_constraint(model.code_size) is not None,
-        )  # fmt: skip
+        )
 
     def solve_tile(self, x: Array, rows: Rows) -> None:
         signals = x.astype(np.float64)

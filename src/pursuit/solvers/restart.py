@@ -36,9 +36,13 @@ def _run(problem: Problem) -> Result:
 
 
 def _solve_tile(
-    certificate: Certificate, x: Tensor, mask: Tensor | None, init: Tensor | None, tol: float,
+    certificate: Certificate,
+    x: Tensor,
+    mask: Tensor | None,
+    init: Tensor | None,
+    tol: float,
     max_iter: int,
-) -> tuple[Tensor, int]:  # fmt: skip
+) -> tuple[Tensor, int]:
     model = certificate.model
     solved = x.new_zeros(len(x), model.code_size) if init is None else init.clone()
     active = torch.arange(len(x), device=x.device)
