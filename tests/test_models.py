@@ -8,6 +8,8 @@ import torch
 from families import FEATURES, MODELS, full_dictionary, problem
 from pursuit import models
 from pursuit.models import LowRankSparse, RobustPCA, SparseModel
+from pursuit.operators import Joined
+from pursuit.penalties import L1
 
 
 @pytest.fixture(params=MODELS)
@@ -129,6 +131,17 @@ def test_replace_and_to_give_new_models(name: str) -> None:
     with pytest.raises(TypeError, match="has no argument nonsense"):
         model.replace(nonsense=1)
     assert type(model).__name__ in repr(model)
+
+
+def test_an_operator_is_replaced_as_a_whole_or_in_part() -> None:
+    low_rank, sparse = torch.rand(2, 4), torch.rand(3, 4)
+    model = SparseModel(Joined(low_rank, sparse), L1(0.1))
+    for changed in (
+        model.replace(dictionary=Joined(2 * low_rank, sparse)),
+        model.replace(low_rank=2 * low_rank),
+    ):
+        assert torch.equal(changed.dictionary, torch.cat([2 * low_rank, sparse]))
+    assert torch.equal(model.replace(dictionary=sparse).dictionary, sparse)
 
 
 def test_dtype_follows_the_data() -> None:

@@ -160,12 +160,11 @@ class SparseModel(Registered):
                 f"{type(self).__name__} has no argument {', '.join(unknown)}; "
                 f"it takes {', '.join(config)}"
             )
-        if isinstance(config.get("dictionary"), Operator):
+        operator = config.get("dictionary")
+        if isinstance(operator, Operator) and not isinstance(changes.get("dictionary"), Operator):
             given = {name: changes.pop(name) for name in self.dictionaries if name in changes}
-            operator = given.get("dictionary")
-            if not isinstance(operator, Operator):
-                operator = type(self.operator)(**{**self.operator.config, **given})
-            changes["dictionary"] = operator
+            if given:
+                changes["dictionary"] = type(operator)(**{**operator.config, **given})
         return type(self)(**{**config, **changes})
 
     def rebind(self, dictionaries: Mapping[str, Tensor], units: Tensor | None = None) -> Self:
