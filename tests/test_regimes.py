@@ -84,6 +84,18 @@ def test_approximation_solves_each_sample_once(monkeypatch: pytest.MonkeyPatch) 
     assert solved[4:] == [40, 40]
 
 
+def test_approximation_solves_other_data_of_the_same_size_again() -> None:
+    model, x = problem("lasso", 4, 40)
+    losses = []
+    for regime in (shared := regimes.Approximation(), shared, regimes.Approximation()):
+        encoder = pu.ProximalEncoder(model, 2)
+        losses.append(pu.fit(encoder, x, regime=regime, steps=10).loss)
+        x = x.flip(1)
+    assert losses[2] == losses[0] != losses[1]
+    encoder = pu.ProximalEncoder(model, 2)
+    assert losses[1] == pu.fit(encoder, x, regime=regimes.Approximation(), steps=10).loss
+
+
 def test_supervised_by_signal_and_by_parts() -> None:
     model, x = problem("robust-nmf", 5, 20)
     encoder = pu.ProximalEncoder(model, 3)

@@ -120,6 +120,9 @@ class Approximation(Regime):
         self._codes: Tensor | None = None
         self._source: tuple[Tensor, ...] = ()
 
+    def begin(self, encoder: nn.Module, batch: Batch) -> None:
+        self._source = ()  # the run may be on other data or with other weights than the last one
+
     def loss(self, encoder: nn.Module, batch: Batch, codes: Codes) -> Tensor:
         single, codes = _single(encoder, codes, self.name)
         model = single.model
@@ -144,7 +147,7 @@ class Approximation(Regime):
         return self._codes[batch.rows]
 
     def _forget_unless(self, model: SparseModel, batch: Batch) -> None:
-        """Drop the kept codes if the dictionary or the data set has changed."""
+        """Drop the kept codes if the dictionary or the size of the data set has changed."""
         assert batch.total is not None
         dictionaries = tuple(tensor.detach() for tensor in model.dictionaries.values())
         same = len(self._source) == len(dictionaries) and all(
