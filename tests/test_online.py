@@ -342,6 +342,17 @@ def test_bad_samples_change_nothing() -> None:
     assert online.samples == seen
 
 
+@pytest.mark.parametrize("first", [0, 500], ids=["first chunk", "later chunk"])
+def test_an_objective_that_overflows_is_recovered_from(first: int) -> None:
+    x, _ = stream(7, 1000)
+    x[first] *= 1e25
+    online = learner(window=100).partial_fit(x)
+    assert not math.isfinite(online.history[first // 100].objective)
+    assert bool(torch.isfinite(state(online)).all())
+    assert math.isfinite(online.drift)
+    assert math.isfinite(online.history[-1].objective)
+
+
 def test_what_a_learner_refuses_to_be_built_from() -> None:
     encoder = learner().encoder
     with pytest.raises(TypeError, match=r"OnlineLearner needs an encoder.* Lasso has no model"):

@@ -155,5 +155,5 @@ class ChangeDetector:
 
 
 def running_mean(mean: float, value: float, count: int) -> float:
-    """The mean over about the last `count` values, of which `value` is the newest."""
-    return value if count <= 1 else mean + (value - mean) / count
+    """Return the mean over about the last `count` values, of which `value` is the newest."""
+    return value if count <= 1 or math.isnan(mean) else mean + (value - mean) / count

@@ -7,6 +7,7 @@ size, so the result does not depend on how the stream is divided into calls.
 
 from __future__ import annotations
 
+import math
 import os
 from collections import deque
 from typing import Any, NamedTuple
@@ -109,7 +110,7 @@ class OnlineLearner:
         if dictionary != "fixed":
             require_members(encoder, "OnlineLearner with a dictionary", ("refresh_constants",))
         numbers = {"window": window, "memory": memory, "chunk": chunk, "steps": steps}
-        for name, value in numbers.items():
+        for name, value in (*numbers.items(), ("batch_size", batch_size)):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         self.encoder: Any = encoder
@@ -214,8 +215,8 @@ class OnlineLearner:
         torch.autograd.backward(loss)
         trained = [p for p in self._trained.values() if p.grad is not None]
         norm = nn.utils.clip_grad_norm_(trained, CLIP * max(abs(self._past), 1e-30))
-        # there is nothing to learn from a sample that blows up
-        if bool(torch.isfinite(norm)) and bool(torch.isfinite(loss)):
+        # nothing is learned from a sample that blows up, or before the first finite objective
+        if all(map(math.isfinite, (norm.item(), loss.item(), self._past))):
             self._optimiser.step()
             self.encoder.project_()
         self._optimiser.zero_grad(set_to_none=True)
@@ -224,8 +225,9 @@ class OnlineLearner:
         """Record a chunk in the history, and look for a change of the stream."""
         self.samples += len(x)
         chunks = self.samples // self.chunk
-        self._recent = running_mean(self._recent, objective, min(RECENT, chunks))
-        self._past = running_mean(self._past, objective, min(PAST, chunks))
+        if math.isfinite(objective):  # a chunk that blows up would spoil the means for good
+            self._recent = running_mean(self._recent, objective, min(RECENT, chunks))
+            self._past = running_mean(self._past, objective, min(PAST, chunks))
         self.history.append(Point(self.samples, objective, self.drift))
         if self._detector.has_changed(x, objective):
             self.changes.append(self.samples)
