@@ -64,12 +64,12 @@ def as_signals(
     return x, observed
 
 
-def as_codes(values: ArrayLike, rows: int, x: Tensor, size: int, name: str = "codes") -> Tensor:
+def as_codes(values: ArrayLike, x: Tensor, size: int, name: str = "codes") -> Tensor:
     """Codes for the signals `x`: same number of rows, device and dtype."""
     codes = as_float_matrix(values, name, "coefficients")
     require_width(codes, size, name, "coefficients", "the model")
-    if codes.shape[0] != rows:
-        raise ValueError(f"{name} must have one row per signal ({rows}), got {codes.shape[0]} rows")
+    if len(codes) != len(x):
+        raise ValueError(f"{name} must have one row per signal ({len(x)}), got {len(codes)} rows")
     require_device(codes, x.device, name, "x")
     return codes.to(x.dtype)
 

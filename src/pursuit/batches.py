@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ._checks import require_width
+from .sampling import Array, skip_rows
 
 Targets = Tensor | Mapping[str, Tensor]
 
@@ -92,19 +93,17 @@ class Rows(Source):
     """Random rows of an array or memory map, which is read batch by batch; never rows in `held`."""
 
     def __init__(
-        self, x: Any, targets: Any, size: int, seed: int, dtype: torch.dtype, held: Any
+        self, x: Any, targets: Any, size: int, seed: int, dtype: torch.dtype, held: Array
     ) -> None:
         self.x, self.targets = x, targets
         self.size, self.seed, self.dtype = size, seed, dtype
-        self.total = len(x)
-        self.held = np.asarray(held, dtype=np.int64)
-        # the k-th row that is not held out is k plus the number of held rows before it
-        self._shifted = self.held - np.arange(len(self.held))
+        self.total: int = len(x)
+        self.held = held
 
     def batch(self, step: int) -> Batch:
         rng = np.random.default_rng([self.seed, step])
-        drawn = np.sort(rng.integers(len(self.x) - len(self.held), size=self.size))
-        return self.take(drawn + np.searchsorted(self._shifted, drawn, side="right"))
+        drawn = np.sort(rng.integers(self.total - len(self.held), size=self.size))
+        return self.take(skip_rows(drawn, self.held))
 
     def take(self, rows: Any) -> Batch:
         """The batch of these rows."""
@@ -122,7 +121,7 @@ class Batches(Source):
 
     def __init__(self, batches: Iterable[Any], width: int, seed: int, dtype: torch.dtype) -> None:
         self.batches, self.width, self.seed, self.dtype = batches, width, seed, dtype
-        self.resumable = iter(batches) is not batches
+        self.resumable = not isinstance(batches, Iterator)
         data = getattr(batches, "dataset", None)
         self.total = len(data) if data is not None and hasattr(data, "__len__") else None
         self._iterator: Iterator[Any] | None = None
@@ -239,7 +238,7 @@ def require_shape(batch: Batch, width: int, name: str = "a batch") -> Batch:
     return batch
 
 
-def _as_rows(held: Any, total: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _as_rows(held: Any, total: int) -> Array:
     """Sorted row numbers without repetitions, or an error."""
     rows = np.asarray(held)
     if rows.ndim != 1 or rows.dtype.kind not in "iu":

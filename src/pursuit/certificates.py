@@ -78,7 +78,7 @@ def certify(
     """
     require_model(model)
     signals, observed = as_signals(x, model.features, model.device, mask)
-    code = as_codes(codes, len(signals), signals, model.code_size)
+    code = as_codes(codes, signals, model.code_size)
     return Certificate(model).evaluate(signals, code, observed)[1]
 
 
@@ -120,7 +120,7 @@ def certify_low_rank(
     """
     signals = as_float_matrix(x, "x", "features").double()
     low, out = (
-        as_codes(part, len(signals), signals, signals.shape[1], name)
+        as_codes(part, signals, signals.shape[1], name)
         for part, name in ((low_rank, "low_rank"), (outliers, "outliers"))
     )
     star, weight = float(as_weight(lam_star, "lam_star")), float(as_weight(lam, "lam"))

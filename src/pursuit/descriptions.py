@@ -69,12 +69,12 @@ def _restore(value: Any, tensors: Mapping[str, Tensor], depth: int = 0) -> Any:
     return {key: _restore(entry, tensors, depth + 1) for key, entry in value.items()}
 
 
-def restore_model(what: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> SparseModel:
+def restore_model(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> SparseModel:
     """Return the model that `describe_model` describes, on the given dictionaries."""
-    arguments = _restore(what["arguments"], tensors)
-    matrices = {name: tensors[name] for name in what["dictionaries"] if name not in arguments}
+    arguments = _restore(description["arguments"], tensors)
+    matrices = {name: tensors[name] for name in description["dictionaries"]}
     if any(isinstance(value, Operator) for value in arguments.values()):
-        matrices = {}
-    kind: Any = class_of(SparseModel, what["type"])
+        matrices = {}  # the operator has them
+    kind: Any = class_of(SparseModel, description["type"])
     model: SparseModel = kind(**matrices, **arguments)
     return model

@@ -425,7 +425,7 @@ def _batches(x: Any, passes: int, seed: int) -> Iterator[Tensor]:
     if passes < 1:
         raise ValueError(f"passes must be at least 1, got {passes}")
     if not hasattr(x, "shape"):
-        if passes > 1 and iter(x) is x:
+        if passes > 1 and isinstance(x, Iterator):
             raise ValueError(
                 f"x is an iterator, which can be read only once, but passes is {passes}; give a "
                 "list, a DataLoader or an array, or passes=1"

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ._checks import as_number, dtype_name
+from ._words import listed
 from .batches import Batch, Targets
 from .encoders.bank import EncoderBank, squared_errors
 from .encoders.trainable import Trainable, require_members
@@ -209,14 +210,10 @@ class Supervised(Regime):
         parts = model.split(codes)
         loss = codes.new_zeros(())
         for name, target in targets.items():
-            part = getattr(parts, name) if name in ("low_rank", "sparse") else None
-            if part is None:
-                known = [n for n in ("low_rank", "sparse") if getattr(parts, n) is not None]
-                raise ValueError(
-                    f"targets name {name!r}, but {type(model).__name__} has "
-                    f"{' and '.join(map(repr, known))}"
-                )
-            weight = getattr(self, name)
+            if name not in model.part_names:
+                known = listed([repr(n) for n in model.part_names])
+                raise ValueError(f"targets name {name!r}, but {type(model).__name__} has {known}")
+            weight, part = getattr(self, name), getattr(parts, name)
             loss = loss + weight * _distance(part, _matrix(target, part.shape, self.name))
         return loss
 

@@ -20,7 +20,15 @@ def sample_rows(rows: int, most: int, seed: int = 0, exclude: Array | Sequence[i
     drawn: Array = np.arange(allowed)
     if allowed > most:
         drawn = np.sort(np.random.default_rng(seed).choice(allowed, most, replace=False))
-    # the k-th allowed row is k plus the number of excluded rows before it
+    return skip_rows(drawn, excluded)
+
+
+def skip_rows(numbers: Array, excluded: Array) -> Array:
+    """Return the rows with the given numbers among those that are not excluded.
+
+    `excluded` is in ascending order. The k-th row that is not excluded is k plus the number of
+    excluded rows before it.
+    """
     shifted = excluded - np.arange(len(excluded))
-    result: Array = drawn + np.searchsorted(shifted, drawn, side="right")
-    return result
+    rows: Array = numbers + np.searchsorted(shifted, numbers, side="right")
+    return rows

@@ -179,7 +179,8 @@ class Run:
         first = self._resume(checkpoint)
         if first == 0:
             self._begin(source.first())
-        source.seek(first)
+        elif first < self.steps:
+            source.seek(first)
         losses: list[float] = []
         every = max(SHORTEST, self.steps // LOOKS)
         earlier = self.history.seconds

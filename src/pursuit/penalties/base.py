@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .._registry import Registered, arguments_of
+from .._words import one_line
 from .shrinkage import group_norms, shrink_groups
 
 StepSize = float | Tensor
@@ -228,5 +229,4 @@ def is_single(labels: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    text = repr(value.tolist() if isinstance(value, Tensor) else value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return one_line(repr(value.tolist() if isinstance(value, Tensor) else value), 60)

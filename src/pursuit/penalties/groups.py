@@ -88,7 +88,7 @@ class TreeL2(Penalty):
         return upper if len(self.levels) == 1 else self._bisect_gauge(u, upper)
 
     def stages(self, size: int) -> list[Tensor]:
-        stages = [(level.labels(torch.empty(size)), len(level.groups)) for level in self.levels]
+        stages = [(level.labels(size), len(level.groups)) for level in self.levels]
         return [torch.where(labels == none, -1, labels) for labels, none in stages]
 
     def blocks(self, size: int) -> list[list[int]]:
@@ -180,11 +180,10 @@ class _Level:
                 f"coefficients (0 to {size - 1})"
             )
 
-    def labels(self, like: Tensor) -> Tensor:
-        """The group of each coefficient of `like`, len(groups) for those in none."""
-        size = like.shape[-1]
+    def labels(self, size: int, device: torch.device | None = None) -> Tensor:
+        """Return the group of each coefficient, len(groups) for those in none."""
         self.check(size)
-        labels = self._labels.to(like.device)
+        labels = self._labels.to(device)
         if size > self.reach:
             labels = torch.cat([labels, labels.new_full((size - self.reach,), len(self.groups))])
         return labels
@@ -194,7 +193,7 @@ class _Level:
         if self.singletons:
             self.check(v.shape[-1])
             return v[..., self._first.to(v.device)].abs()
-        return group_norms(v, self.labels(v), len(self.groups) + 1)[..., :-1]
+        return group_norms(v, self.labels(v.shape[-1], v.device), len(self.groups) + 1)[..., :-1]
 
     def value(self, codes: Tensor) -> Tensor:
         return (self.norms(codes) * self.lam.to(codes)).sum(dim=-1)
@@ -206,7 +205,7 @@ class _Level:
         return (self.lam.to(step.device) * step).expand(len(self.groups))
 
     def shrink(self, v: Tensor, threshold: Tensor) -> Tensor:
-        labels = self.labels(v)
+        labels = self.labels(v.shape[-1], v.device)
         if self.singletons:
             none = threshold.new_zeros(1)
             return soft(v, torch.cat([threshold.expand(len(self.groups)), none])[labels])
@@ -214,7 +213,7 @@ class _Level:
 
     def penalised(self, size: int) -> Tensor:
         charged = (self.lam > 0).expand(len(self.groups)).cpu()
-        return torch.cat([charged, torch.tensor([False])])[self.labels(torch.empty(size))]
+        return torch.cat([charged, torch.tensor([False])])[self.labels(size)]
 
     def gauge(self, u: Tensor) -> Tensor:
         return largest_ratio(self.norms(u), self.lam.to(u))

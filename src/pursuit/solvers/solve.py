@@ -81,7 +81,7 @@ def solve(
     if init is not None:
         with torch.no_grad():
             codes = init(signals) if callable(init) else init
-        start = as_codes(codes, len(signals), signals, model.code_size, "init").detach()
+        start = as_codes(codes, signals, model.code_size, "init").detach()
     masked = observed is not None
     solver = choose(model, masked) if method == "auto" else _fitting(method, model, masked)
     logger.debug("solving %r with %s", model, solver.name)
