@@ -21,7 +21,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def as_float_matrix(values: ArrayLike, name: str, columns: str) -> Tensor:
-    """A finite, non-empty float matrix; a tensor is returned as it is, anything else is copied."""
+    """Return a finite, non-empty float matrix: a tensor itself, a copy of anything else."""
     matrix = values if isinstance(values, Tensor) else _tensor_from(values, name)
     if matrix.dtype not in FLOATS:
         raise TypeError(
@@ -36,14 +36,14 @@ def as_float_matrix(values: ArrayLike, name: str, columns: str) -> Tensor:
     if matrix.numel() == 0:
         raise ValueError(f"{name} is empty, got shape {tuple(matrix.shape)}")
     if not is_meta(matrix) and not bool(torch.isfinite(matrix.detach()).all()):
-        raise ValueError(f"{name} contains NaN or infinite values; remove or mask them first")
+        raise ValueError(f"{name} contains NaN or infinite values; remove, replace or mask them")
     return matrix
 
 
 def as_signals(
     values: ArrayLike, features: int, device: torch.device, mask: ArrayLike | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """The checked signals and their mask; unobserved entries, which may be NaN, are set to zero."""
+    """Return checked signals and mask; unobserved entries, which may be NaN, are set to zero."""
     observed = None
     if mask is not None:
         observed = mask if isinstance(mask, Tensor) else torch.tensor(np.asarray(mask))
@@ -65,7 +65,7 @@ def as_signals(
 
 
 def as_codes(values: ArrayLike, x: Tensor, size: int, name: str = "codes") -> Tensor:
-    """Codes for the signals `x`: same number of rows, device and dtype."""
+    """Return codes for the signals `x`: same number of rows, device and dtype."""
     codes = as_float_matrix(values, name, "coefficients")
     require_width(codes, size, name, "coefficients", "the model")
     if len(codes) != len(x):
@@ -87,7 +87,7 @@ def require_device(tensor: Tensor, device: torch.device, name: str, owner: str) 
 
 
 def as_weight(value: ArrayLike, name: str, *, positive: bool = False) -> Tensor:
-    """A non-negative weight (a scalar or a vector), kept in float64 whatever the data's dtype."""
+    """Return a non-negative weight (a scalar or a vector), in float64 whatever the data's dtype."""
     tensor = value if isinstance(value, Tensor) else _tensor_from(value, name)
     if tensor.dtype == torch.bool or tensor.is_complex():
         raise TypeError(f"{name} must be a real number or a vector of them, got {tensor.dtype}")
@@ -107,7 +107,7 @@ def as_weight(value: ArrayLike, name: str, *, positive: bool = False) -> Tensor:
 
 
 def as_number(value: float, name: str) -> float:
-    """A non-negative number."""
+    """Return a finite non-negative number."""
     weight = as_weight(value, name)
     if weight.ndim != 0:
         raise ValueError(f"{name} must be one number, got shape {tuple(weight.shape)}")
@@ -115,12 +115,12 @@ def as_number(value: float, name: str) -> float:
 
 
 def is_meta(tensor: Tensor) -> bool:
-    """A tensor without data (shape inference): its values cannot be looked at."""
+    """Return whether a tensor has no data (shape inference), so that its values cannot be read."""
     return tensor.device.type == "meta"
 
 
 def is_eager() -> bool:
-    """Whether values may be looked at and overwritten: nothing is traced, compiled, vectorised."""
+    """Return whether values may be read and overwritten: no tracing, compiling or vmap."""
     return not (
         torch.compiler.is_compiling()
         or torch._C._get_tracing_state() is not None
@@ -129,7 +129,7 @@ def is_eager() -> bool:
 
 
 def _tensor_from(values: Any, name: str) -> Tensor:
-    """A copy as a tensor. A NumPy array keeps its dtype; Python floats become float64."""
+    """Return a copy as a tensor. A NumPy array keeps its dtype; Python floats become float64."""
     try:
         return torch.from_numpy(np.array(values))
     except (TypeError, ValueError) as error:

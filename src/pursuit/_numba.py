@@ -32,21 +32,20 @@ FINITE = FAST | {"nnan"}
 def compiler(
     flags: frozenset[str] = FAST, *, allocates: bool = False, **options: Any
 ) -> Callable[[Function], Function]:
-    """Return a decorator that compiles a function to run without the interpreter's lock.
+    """Return a decorator that compiles a function, which then runs without the interpreter's lock.
 
-    `flags` are the liberties of floating-point arithmetic. Unless it `allocates`, a function cannot
-    create arrays and does not count references to them, which takes up to a third of the time of a
-    kernel that works on small arrays in named tuples.
+    `flags` are LLVM's fast-math flags. Without `allocates`, a function cannot create arrays, and
+    does not count references to them: that takes up to a third of the time of a kernel that works
+    on small arrays in named tuples.
     """
     options |= {"cache": True, "nogil": True, "error_model": "numpy", "_nrt": allocates}
     decorator: Callable[[Function], Function] = njit(fastmath=set(flags), **options)
     return decorator
 
 
-#: a function that is called
+#: for ordinary functions
 compiled = compiler()
-#: a small function that the optimiser copies into its callers: passing arrays takes longer than it
+#: for functions so short that passing arrays to them takes longer: the optimiser inlines them
 inlined = compiler(forceinline=True)
-#: a function whose source takes the place of its calls before types are inferred, so that its
-#: arguments may be functions
+#: for functions that take functions as arguments: numba inlines them before it infers types
 expanded = compiler(inline="always")

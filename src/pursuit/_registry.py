@@ -1,6 +1,6 @@
 """Classes known by their names, so that a file can refer to them without pickle.
 
-Deriving from a registered base is enough to register a class, also one of a user's script.
+A class is registered by deriving it from a registered base, in a user's script too.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def limited_threads(count: int) -> Iterator[None]:
-    """Context manager: torch, BLAS and OpenMP use `count` threads inside, as before outside."""
+    """Context manager that limits torch, BLAS and OpenMP to `count` threads."""
     import torch
     from threadpoolctl import threadpool_limits
 

@@ -39,7 +39,7 @@ class Batch:
     targets
         What the regime compares with: a matrix, labels, or named matrices; None if not needed.
     rows
-        The row numbers of the samples in the data set, shape (n,); None if it has no order.
+        The row numbers of the samples in the data set, shape (n,); None if they are not known.
     total
         The number of samples of the data set; None if it is not known.
     learns_dictionary
@@ -53,21 +53,21 @@ class Batch:
     learns_dictionary: bool = False
 
     def to(self, device: torch.device) -> Batch:
-        """The same samples on a device; `rows` stay on theirs."""
+        """Return the batch on a device; `rows` stay where they are."""
         if self.x.device == device:
             return self
         targets = _each(self.targets, lambda values: values.to(device))
         return replace(self, x=self.x.to(device), targets=targets)
 
     def part(self, rows: slice) -> Batch:
-        """The samples in a slice of the rows."""
+        """Return the samples in a slice of the rows."""
         targets = _each(self.targets, lambda values: values[rows])
         numbers = None if self.rows is None else self.rows[rows]
         return replace(self, x=self.x[rows], targets=targets, rows=numbers)
 
 
 class Source(ABC):
-    """Batches by the number of the training step."""
+    """The batch of each training step."""
 
     #: the number of samples, None if it is not known
     total: int | None = None
@@ -76,21 +76,21 @@ class Source(ABC):
 
     @abstractmethod
     def batch(self, step: int) -> Batch | None:
-        """The batch of a step; None at the end of a one-time iterator."""
+        """Return the batch of a step, or None at the end of a one-time iterator."""
 
     def first(self) -> Batch:
-        """The first batch, which `batch` returns again."""
+        """Return the first batch; `batch` returns it again."""
         batch = self.batch(0)
         assert batch is not None
         return batch
 
     def seek(self, step: int) -> None:
-        """Make `step` the next one."""
+        """Skip to a step."""
         return
 
 
 class Rows(Source):
-    """Random rows of an array or memory map, which is read batch by batch; never rows in `held`."""
+    """Random rows of an array or memory map, except those in `held`; only these rows are read."""
 
     def __init__(
         self, x: Any, targets: Any, size: int, seed: int, dtype: torch.dtype, held: Array
@@ -106,7 +106,7 @@ class Rows(Source):
         return self.take(skip_rows(drawn, self.held))
 
     def take(self, rows: Any) -> Batch:
-        """The batch of these rows."""
+        """Return the batch of the given rows."""
         x, targets = as_tensors(self.x, self.targets, self.dtype, rows)
         return Batch(x, targets, torch.from_numpy(np.asarray(rows)), self.total)
 
@@ -185,9 +185,9 @@ def as_source(
     hold: bool,
     held: Any = None,
 ) -> tuple[Source, Batch | None]:
-    """The source for the data, and the batch of the rows held out of it, or None.
+    """Return the source of batches, and the batch of the rows that are held out, or None.
 
-    `held` are the numbers of the rows to hold out; without it, `hold` says whether some are chosen.
+    `held` are the numbers of the rows to hold out; without it, `hold` tells whether to draw some.
     """
     if not hasattr(x, "shape"):
         if isinstance(x, str | bytes) or not isinstance(x, Iterable):
@@ -227,19 +227,19 @@ def as_source(
 def as_tensors(
     x: Any, targets: Any, dtype: torch.dtype, rows: Any = slice(None)
 ) -> tuple[Tensor, Targets | None]:
-    """Rows of signals and targets as tensors; floating-point values are converted to `dtype`."""
+    """Return rows of signals and targets as tensors; floats are converted to `dtype`."""
     return _take(x, rows, dtype), _each(targets, lambda values: _take(values, rows, dtype))
 
 
 def require_shape(batch: Batch, width: int, name: str = "a batch") -> Batch:
-    """The batch, or a ValueError if its signals do not have shape (rows, width)."""
+    """Return the batch; raise a ValueError unless its signals have shape (rows, width)."""
     if batch.x.ndim != 2 or batch.x.shape[1] != width:
         raise ValueError(f"{name} must have shape (rows, {width}), got {tuple(batch.x.shape)}")
     return batch
 
 
 def _as_rows(held: Any, total: int) -> Array:
-    """Sorted row numbers without repetitions, or an error."""
+    """Return sorted row numbers without repetitions, or raise a ValueError."""
     rows = np.asarray(held)
     if rows.ndim != 1 or rows.dtype.kind not in "iu":
         raise ValueError(
@@ -266,7 +266,7 @@ def _take(values: Any, rows: Any, dtype: torch.dtype) -> Tensor:
 
 
 def _each(targets: Any, change: Any) -> Targets | None:
-    """The targets with a function applied to each array."""
+    """Return the targets with a function applied to each array."""
     if targets is None:
         return None
     if isinstance(targets, Mapping):

@@ -139,7 +139,7 @@ def certify_low_rank(
 
 
 def is_met(gap: Tensor, objective: Tensor, tol: float, dtype: torch.dtype) -> Tensor:
-    """Whether ``gap <= tol max(objective, eps)``, with eps the rounding unit of the data."""
+    """Return whether ``gap <= tol max(objective, eps)``, with the machine epsilon of the dtype."""
     return gap <= tol * objective.clamp_min(torch.finfo(dtype).eps)
 
 
@@ -153,8 +153,8 @@ def round_codes(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Round codes from float64 to the dtype of x; return them with their objective and gap.
 
-    The dual point of the exact codes certifies the rounded ones, whose gap is thus larger by as
-    much as their objective. The one that `certify` finds from the rounded codes is much looser.
+    The dual point of the exact codes also certifies the rounded ones, so the gap increases by as
+    much as the objective. `certify` would find a much looser gap from the rounded codes alone.
     """
     if x.dtype == torch.float64:
         return codes, objective, gap
@@ -164,7 +164,7 @@ def round_codes(
 
 
 class Certificate:
-    """Objectives and gaps of one model, derived above; what depends on the model is kept."""
+    """Objectives and gaps of one model; what depends on the model alone is computed once."""
 
     def __init__(self, model: SparseModel) -> None:
         model = model.to(torch.float64)
@@ -226,7 +226,7 @@ class Certificate:
         return objective, gap.clamp_min(0) + ROUNDING * objective
 
     def _candidate(self, residual: Tensor, mask: Tensor | None) -> Tensor | None:
-        """The residual, clipped, projected and shifted to where scaling suffices."""
+        """Return the residual, clipped, projected and shifted so that scaling suffices."""
         nu = residual
         if self.clip is not None:
             low, high = self.clip
@@ -261,20 +261,20 @@ class Certificate:
         return nu + length.amax(dim=-1, keepdim=True) * direction
 
     def _conjugate_terms(self, codes: Tensor, u: Tensor) -> Tensor:
-        """``c/2 z^2 + h*(u)`` over the unpenalised coefficients with curvature."""
+        """Return the sum of ``c/2 z^2 + h*(u)`` over unpenalised coefficients with curvature."""
         c, z, v = (t[..., self.conjugate] for t in (self.curvature, codes, u))
         v = torch.where(self.sign[self.conjugate], v.clamp_min(0), v)
         return (c * z.square() + v.square() / c).sum(dim=-1) / 2
 
     def _atoms(self, which: Tensor) -> Tensor:
-        """The atoms of some coefficients, shape (k, m)."""
+        """Return the atoms of some coefficients, shape (k, m)."""
         count = len(self.model.dictionary)
         if bool(which[count:].any()):
             return self.model.operator.dense()[which]
         return self.model.dictionary[which[:count]]
 
     def _strictly_feasible_direction(self) -> Tensor | None:
-        """d with ``D_i d < 0`` for the atoms of `cone`, orthogonal to those of `free`, or None.
+        """Return d, orthogonal to the atoms of `free`, with ``D_i d < 0`` for those of `cone`.
 
         Non-negative least squares of (0, 1) by the columns (D_i, 1): its residual (d, e) obeys
         ``D_i d + e <= 0``, and e > 0 unless zero is in the convex hull of the atoms.
@@ -297,7 +297,7 @@ class Certificate:
         return direction / -float(slope.max())
 
     def _outlier_bounds(self) -> tuple[Tensor, Tensor] | None:
-        """The bounds of nu at the features of an identity block, or None."""
+        """Return the bounds of nu that an identity block implies, shape (m,) each, or None."""
         weights = self.penalty.weights(self.model.code_size)
         if self.model.operator.identity_size == 0 or weights is None:
             return None
@@ -309,7 +309,7 @@ class Certificate:
 
 
 def _orthonormal_rows(matrix: Tensor) -> Tensor:
-    """An orthonormal basis of the span of the rows."""
+    """Return an orthonormal basis of the span of the rows."""
     _, singular, rows = torch.linalg.svd(matrix, full_matrices=False)
     floor = torch.finfo(matrix.dtype).eps * max(matrix.shape) * singular[0]
     basis: Tensor = rows[singular > floor]
@@ -317,6 +317,5 @@ def _orthonormal_rows(matrix: Tensor) -> Tensor:
 
 
 def _ratio(value: float, limit: float) -> float:
-    if value == 0:
-        return 0.0
-    return value / limit if limit > 0 else float("inf")
+    """Return ``value / limit``, where 0/0 is 0."""
+    return value / limit if limit > 0 else float("inf") if value > 0 else 0.0

@@ -16,7 +16,7 @@ from torch import Tensor
 
 #: the number of chunks in recent means, and in the past means of levels
 RECENT, PAST = 5, 50
-#: the first chunks after a change, in which no other change is looked for: they improve quickly
+#: the number of chunks after a change in which none is looked for: the objective falls quickly
 YOUNG = 10
 #: the objective has changed if its recent mean differs from its past mean by more than this number
 #: of standard deviations, and by more than this fraction of the past mean
@@ -48,10 +48,10 @@ class Level:
     def has_changed(
         self, value: float, deviations: float, least: float, upwards: bool = False
     ) -> bool:
-        """Take in a value, and return whether the recent mean has left the past mean.
+        """Add a value, and return whether the recent mean differs from the past mean.
 
-        The difference must exceed both that number of standard deviations and `least`; with
-        `upwards` it must be a rise. Values that are not finite are ignored.
+        The difference must exceed both `deviations` standard deviations and `least`; with
+        `upwards` it must be an increase. Values that are not finite are ignored.
         """
         if not math.isfinite(value):
             return False
@@ -71,11 +71,11 @@ class Level:
 
 
 class Moments:
-    """Second moments of the directions of samples, in the recent and in the further past.
+    """Second moments of the directions of samples, over recent chunks and over a longer past.
 
     A chunk of n samples has the moments ``M = 1/n sum_i u_i u_i'`` with ``u = x / ||x||``: samples
-    of any length count alike, so a few large ones cannot raise an alarm. Wide samples are replaced
-    by random orthonormal projections, the same in every run.
+    of any norm count equally, so a few large ones do not look like a change. Wide samples are
+    replaced by random orthonormal projections, the same in every run.
     """
 
     def __init__(self, features: int) -> None:
@@ -90,7 +90,7 @@ class Moments:
         self.past = torch.zeros(size, size, dtype=torch.float64)
 
     def deviation(self, x: Tensor) -> float | None:
-        """Take in a chunk, and return how far the moments are from their past.
+        """Add a chunk, and return how far the moments are from their past mean.
 
         ``<M - past, recent - past>`` has a mean of about 0 on stationary data, because a chunk is
         independent of those before it, and of ``||M_new - M_old||^2`` after a change. None for the
@@ -108,7 +108,7 @@ class Moments:
 
     @property
     def state(self) -> dict[str, Tensor]:
-        """Everything that changes, as tensors."""
+        """The means and the number of chunks, as tensors."""
         chunks = torch.tensor(self.chunks, dtype=torch.int64)
         return {"chunks": chunks, "recent": self.recent, "past": self.past}
 
@@ -119,7 +119,7 @@ class Moments:
 
 
 class ChangeDetector:
-    """Whether a stream has changed: its objective, or the directions of its samples."""
+    """Detects changes of a stream: of its objective, or of the directions of its samples."""
 
     def __init__(self, features: int) -> None:
         self.objective = Level()
@@ -132,7 +132,7 @@ class ChangeDetector:
         return self.objective.chunks
 
     def has_changed(self, x: Tensor, objective: float) -> bool:
-        """Take in a chunk and its mean objective, and return whether the stream has changed."""
+        """Add a chunk and its mean objective, and return whether the stream has changed."""
         least = OBJECTIVE_CHANGE * abs(self.objective.mean)
         changed = self.objective.has_changed(objective, OBJECTIVE_DEVIATIONS, least)
         least = MOMENTS_CHANGE * float(self.moments.past.square().sum())

@@ -22,7 +22,7 @@ MARKED: dict[str, type[Registered]] = {"@penalty": Penalty, "@operator": Operato
 
 
 def describe_model(model: SparseModel) -> dict[str, Any]:
-    """Return what a model is as plain data: its class, its arguments, its dictionaries' names."""
+    """Return a model as plain data: its class, its arguments, the names of its dictionaries."""
     names = list(model.dictionaries)
     arguments = {
         key: value
@@ -33,7 +33,7 @@ def describe_model(model: SparseModel) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON can hold it."""
+    """Return a value as data that JSON can represent."""
     match value:
         case Penalty():
             return {"@penalty": name_of(value), "arguments": _plain(value.config)}
@@ -54,7 +54,7 @@ def _plain(value: Any) -> Any:
 
 
 def _restore(value: Any, tensors: Mapping[str, Tensor], depth: int = 0) -> Any:
-    """The inverse of `_plain`: penalties and operators are made again, all else is plain."""
+    """Invert `_plain`: rebuild penalties and operators, and return anything else as it is."""
     if depth > DEEPEST:
         raise ValueError("its description nests too deeply")
     if isinstance(value, list):

@@ -165,7 +165,7 @@ class OnlineDictionary:
     def accumulate(self, targets: Tensor, codes: Tensor) -> None:
         """Add a batch to the statistics; its samples get equal weights.
 
-        Samples that are not finite are skipped, since they would spoil the sums for good.
+        Samples that are not finite are skipped; the sums would never be finite again.
         """
         y, s = targets.detach(), codes.detach()
         if y.shape[-1] != self.atoms.shape[1] or s.shape[-1] != len(self.atoms) or len(y) != len(s):
@@ -266,7 +266,7 @@ def draw(x: Any, atoms: int, seed: int = 0, nonnegative: bool = False) -> Tensor
     """Draw an initial dictionary: random samples that are not zero, scaled to unit norm.
 
     x is a tensor, an array or a memory map, of which only the rows drawn are read. No row is drawn
-    twice, and random directions make up for missing rows. With `nonnegative`, negative entries
+    twice; if there are too few, random directions are added. With `nonnegative`, negative entries
     become zero.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -411,7 +411,7 @@ def learn_with_statistics(
             if callback(now):
                 break
     if seen == 0:
-        raise ValueError("x is an empty iterable; it must give at least one batch")
+        raise ValueError("x is an empty iterable; it must yield at least one batch")
     return model, online
 
 
@@ -421,7 +421,7 @@ def default_passes(rows: int) -> int:
 
 
 def _batches(x: Any, passes: int, seed: int) -> Iterator[Tensor]:
-    """The batches of all passes; rows of an array in random order."""
+    """Yield the batches of all passes; rows of an array come in random order."""
     if passes < 1:
         raise ValueError(f"passes must be at least 1, got {passes}")
     if not hasattr(x, "shape"):
@@ -440,7 +440,7 @@ def _batches(x: Any, passes: int, seed: int) -> Iterator[Tensor]:
 
 
 def _take(x: Any, rows: Tensor) -> Tensor:
-    """Rows of a tensor or of anything else that NumPy can index."""
+    """Return rows of a tensor, or of an array that NumPy can index."""
     return _as_batch(x[rows] if isinstance(x, Tensor) else np.asarray(x[rows.numpy()]))
 
 
@@ -449,12 +449,12 @@ def _as_batch(x: Any) -> Tensor:
 
 
 def _signals(item: Any) -> Any:
-    """The signals of a batch, which may be a tuple (signals, targets)."""
+    """Return the signals of a batch, which may be a tuple (signals, targets)."""
     return item[0] if isinstance(item, tuple | list) else item
 
 
 def _size(x: Any) -> int | None:
-    """The number of samples, or None if it is unknown."""
+    """Return the number of samples, or None if it is unknown."""
     if hasattr(x, "shape"):
         if len(x.shape) != 2:
             raise ValueError(
@@ -473,7 +473,7 @@ def _size(x: Any) -> int | None:
 
 
 def _first_rows(x: Iterable[Any], count: int) -> tuple[Tensor, Iterable[Any]]:
-    """The first batches of an iterable with at least `count` rows, and an equal iterable."""
+    """Return the first batches with at least `count` rows, and an iterable over all batches."""
     iterator = iter(x)
     first: list[Tensor] = []
     for item in iterator:
@@ -481,5 +481,5 @@ def _first_rows(x: Iterable[Any], count: int) -> tuple[Tensor, Iterable[Any]]:
         if sum(map(len, first)) >= count:
             break
     if not first:
-        raise ValueError("x is an empty iterable; it must give at least one batch")
+        raise ValueError("x is an empty iterable; it must yield at least one batch")
     return torch.cat(first), itertools.chain(first, iterator) if iterator is x else x

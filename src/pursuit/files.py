@@ -1,4 +1,4 @@
-"""Whole files: arrays and what they mean, in one safetensors file, without torch.
+"""Files: arrays and their description in one safetensors file, without torch.
 
 The description is stored beside the arrays as JSON. A checksum over both reveals damaged files.
 Files are written whole or not at all.
@@ -23,7 +23,7 @@ from ._words import one_line
 Array = np.ndarray[Any, Any]
 T = TypeVar("T")
 
-#: raised by one when old programs can no longer read new files, or new ones old files
+#: increased when older versions cannot read new files, or newer versions cannot read old ones
 VERSION = 2
 
 
@@ -37,7 +37,7 @@ def write(
     same: dict[str, str] = {}
     known: dict[tuple[Any, ...], str] = {}
     for name, array in arrays.items():
-        # ascontiguousarray alone makes a vector of a number
+        # ascontiguousarray turns an array without dimensions into a vector
         rows = np.ascontiguousarray(array).reshape(array.shape)
         content = (rows.dtype.str, rows.shape, hashlib.sha256(rows.data).digest())
         first = known.setdefault(content, name)
@@ -61,7 +61,7 @@ def whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     path = Path(path)
     name = path.parent / f".{path.name}.{secrets.token_hex(4)}.part"
     try:
-        with open(name, "xb") as file:  # unlike mkstemp's, a file with the user's usual mode
+        with open(name, "xb") as file:  # unlike mkstemp, with the user's usual mode
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -80,7 +80,7 @@ class Saved:
     info: dict[str, Any]
 
     def describe(self) -> dict[str, Any]:
-        """The description, and the shapes of the arrays as ``"shapes"``."""
+        """Return the description, and the shapes of the arrays as ``"shapes"``."""
         return {**self.info, "shapes": {name: list(a.shape) for name, a in self.arrays.items()}}
 
 
@@ -122,8 +122,8 @@ def open_saved(path: str | os.PathLike[str]) -> Saved:
     if not isinstance(same, dict) or not all(
         isinstance(first, str) and first in arrays for first in same.values()
     ):
-        raise ValueError(f"{path} has a description whose field 'same' names no array of the file")
-    # copies: whoever changes one array must not change the other
+        raise ValueError(f"{path} has a description whose field 'same' names a missing array")
+    # copies, so that changing one array does not change the other
     arrays |= {name: arrays[first].copy() for name, first in same.items()}
     return Saved(Path(path), arrays, info)
 

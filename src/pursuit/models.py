@@ -28,7 +28,7 @@ __all__ += ["Parts", "RobustNMF", "RobustPCA", "SparseModel"]
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """What a code says about a signal; a part that the model does not have is None.
+    """The parts of the signals that codes represent; None where the model has no such part.
 
     Attributes
     ----------
@@ -46,9 +46,9 @@ class Parts:
 
 @dataclass(frozen=True)
 class Constraint:
-    """What keeps a dictionary in bounds while it is learned.
+    """What a dictionary must satisfy while it is learned.
 
-    Without it codes could shrink and atoms grow without limit. Either atoms stay in the unit ball,
+    Otherwise codes could shrink and atoms grow without limit. Either atoms stay in the unit ball,
     or the learning problem has a penalty ``ridge/2 ||D||_F^2``, once for the whole data set.
 
     Attributes
@@ -63,11 +63,11 @@ class Constraint:
     nonnegative: bool = False
 
     def value(self, dictionary: Tensor) -> Tensor:
-        """``phi(D) = ridge/2 ||D||_F^2``."""
+        """Return ``phi(D) = ridge/2 ||D||_F^2``."""
         return self.ridge / 2 * dictionary.square().sum()
 
     def project(self, dictionary: Tensor) -> Tensor:
-        """The nearest dictionary that is allowed: first ``max(D, 0)``, then the ball."""
+        """Return the nearest dictionary that is allowed: first ``max(D, 0)``, then the ball."""
         if self.nonnegative:
             dictionary = dictionary.clamp_min(0)
         if self.ridge > 0:
@@ -202,18 +202,18 @@ class SparseModel(Registered):
         return self.operator.correlate(signals)
 
     def split(self, codes: Tensor) -> Parts:
-        """Return the parts of the signal that codes represent, as they apply to the model."""
+        """Return the parts of the signals that codes represent, and their coefficients."""
         self._check_codes(codes)
         signals = self.operator.decode_parts(codes)
         coefficients = self.operator.split(codes)
-        found: dict[str, Tensor] = {}
+        parts: dict[str, Tensor] = {}
         for name, signal, coefficient in zip(self.part_names, signals, coefficients, strict=True):
-            found[name] = signal
+            parts[name] = signal
             if name == "low_rank":
-                found["scores"] = coefficient
+                parts["scores"] = coefficient
             elif len(self.part_names) > 1:
-                found["outliers"] = coefficient
-        return Parts(**found)
+                parts["outliers"] = coefficient
+        return Parts(**parts)
 
     def dictionary_of(self, part: str) -> str | None:
         """Return the name of the dictionary that spans a part of the signal, None if none does."""
@@ -251,7 +251,7 @@ class SparseModel(Registered):
 
     @cached_property
     def nonsmooth(self) -> Penalty:
-        """The penalty without its quadratic part: what a solver shrinks by."""
+        """The penalty without its quadratic part, which is what proximal steps are taken with."""
         return self.penalty.nonsmooth
 
     @property
@@ -564,6 +564,6 @@ class RobustNMF(RobustPCA):
 
 
 def require_model(model: object) -> None:
-    """Raise TypeError for what is not a model."""
+    """Raise a TypeError unless `model` is a model."""
     if not isinstance(model, SparseModel):
         raise TypeError(f"model must be a SparseModel, got {type(model).__name__}")

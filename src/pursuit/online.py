@@ -35,7 +35,7 @@ FOLLOW_EVERY = 10
 
 
 class Point(NamedTuple):
-    """The state of the stream after a chunk, with its mean objective before it was learned from."""
+    """The stream after a chunk; `objective` is the mean over the chunk before learning from it."""
 
     samples: int
     objective: float
@@ -185,12 +185,13 @@ class OnlineLearner:
         return self
 
     def _take(self, batch: Batch) -> None:
+        """Learn from one chunk."""
         encoder = self.encoder
         with torch.no_grad():
             codes, signals, model = encoder(batch.x), encoder.prepare(batch.x), encoder.model
             self._record(batch.x, float(model.objective(signals, codes).mean()))
             if self.dictionary is not None:
-                if self._adaptive:  # the longer the stream is stationary, the less is forgotten
+                if self._adaptive:  # the longer the stream is stationary, the more is remembered
                     since = self._detector.chunks * self.chunk
                     if since == 0:
                         self.dictionary.decay(KEPT)
@@ -316,18 +317,16 @@ class _Rows:
             self.parts = {key: t[count:].clone() for key, t in self.parts.items()}
 
     def rows(self, rows: Tensor) -> Batch:
+        """Return the samples in some of the rows."""
         chosen = {key: t[rows] for key, t in self.parts.items()}
         x = chosen.pop("x")
-        if not chosen:
-            return Batch(x)
-        if "targets" in chosen:
-            return Batch(x, chosen["targets"])
-        return Batch(x, {key.removeprefix("targets."): t for key, t in chosen.items()})
+        return Batch(x, below(chosen, "targets.") or chosen.get("targets"))
 
 
 def _flat(targets: Targets | None) -> dict[str, Tensor]:
+    """Return targets as tensors by name; the inverse is in `_Rows.rows`."""
     if targets is None:
         return {}
     if isinstance(targets, Tensor):
         return {"targets": targets}
-    return {f"targets.{name}": t for name, t in targets.items()}
+    return joined({"targets": targets})

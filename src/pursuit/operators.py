@@ -28,8 +28,8 @@ ZERO_ATOM_SIZE = 1e-4
 class Operator(Registered, ABC):
     """Base class: a new operator implements the abstract members.
 
-    The constructor's arguments are its dictionaries, the matrices that are learned, and are kept
-    as attributes of the same names. Other arguments must be kept as attributes too.
+    All arguments of its constructor, the dictionaries (the matrices that are learned) and others,
+    must be kept as attributes of the same names.
     """
 
     @property
@@ -48,7 +48,7 @@ class Operator(Registered, ABC):
 
     @property
     def block_sizes(self) -> tuple[int, ...]:
-        """The numbers of coefficients of the parts that the code consists of."""
+        """The number of coefficients of each part of the code."""
         return (self.code_size,)
 
     @property
@@ -80,7 +80,7 @@ class Operator(Registered, ABC):
         return arguments_of(self)
 
     def rebind(self, dictionaries: Mapping[str, Tensor]) -> Self:
-        """Return the same operator on other tensors, which get gradients and are not checked."""
+        """Return the same operator on other tensors, unchecked; gradients flow to them."""
         new = copy.copy(self)
         vars(new).update(dictionaries)
         return new

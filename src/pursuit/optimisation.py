@@ -1,4 +1,4 @@
-"""How fast each parameter is trained, for how long, and the state of Adam as plain tensors."""
+"""Learning rates, the default number of steps, and the state of Adam as plain tensors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLIP = 0.4
 
 
 def learning_rate(kind: Kind, parameter: Tensor) -> float:
-    """The learning rate of a parameter with the given initial values.
+    """Return the learning rate of a parameter with the given initial values.
 
     A matrix with three dimensions is a stack; the size of one of its matrices counts.
     """
@@ -40,14 +40,14 @@ def learning_rate(kind: Kind, parameter: Tensor) -> float:
 
 
 def default_steps(encoders: Sequence[Any]) -> int:
-    """Between 800 and 4000 training steps: more for small encoders, whose steps are quick."""
+    """Return 800 to 4000 training steps: more for small encoders, whose steps are quick."""
     layers = sum(encoder.layers for encoder in encoders)
     multiplications = sum(encoder.eager_multiplications for encoder in encoders)
     return int(max(800, min(4000, 40_000 / layers, 2.4e8 / multiplications)))
 
 
 def adam_tensors(state: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The moments and step counts in an optimiser's `state_dict`, as named tensors for a file."""
+    """Return the moments and step counts of an optimiser's `state_dict` as named tensors."""
     return {
         f"{number}.{key}": value
         for number, values in state["state"].items()
@@ -56,7 +56,7 @@ def adam_tensors(state: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def adam_state(optimiser: torch.optim.Adam, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The inverse of `adam_tensors`: a `state_dict` that the optimiser can load."""
+    """Return a `state_dict` that the optimiser can load; the inverse of `adam_tensors`."""
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         number, _, key = name.partition(".")

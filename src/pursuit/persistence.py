@@ -37,8 +37,8 @@ def save(
     Parameters
     ----------
     obj
-        What is saved. Its model, penalty or operator may be of a class of yours; to load the file
-        again, that class must be defined, but `pursuit.runtime.load` does not need it.
+        What is saved. Its model, penalty or operator may be of a class that you define. `load`
+        needs that class, `pursuit.runtime.load` does not.
     path
         Usually ``*.safetensors``. An existing file is replaced once the new one is complete.
     provenance
@@ -83,7 +83,7 @@ def load(path: str | os.PathLike[str]) -> Any:
     Returns
     -------
     SparseModel, Encoder or EncoderBank
-        Its codes are bit by bit those of the object that was saved.
+        Its codes are bit for bit those of the object that was saved.
 
     Raises
     ------
@@ -120,7 +120,7 @@ def build(saved: files.Saved) -> Any:
 def write(
     path: str | os.PathLike[str], tensors: Mapping[str, Tensor], info: Mapping[str, Any]
 ) -> None:
-    """Write tensors and their description to one file, whole or not at all."""
+    """Write tensors and their description to one file."""
     files.write(path, {name: t.detach().cpu().numpy() for name, t in tensors.items()}, info)
 
 
@@ -149,7 +149,7 @@ def describe(obj: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 def _build_encoder(what: dict[str, Any], tensors: Mapping[str, Tensor]) -> Encoder:
     if what["arguments"]["layers"] > MOST_LAYERS:
-        raise ValueError(f"it claims to have {what['arguments']['layers']} layers")
+        raise ValueError(f"layers must be at most {MOST_LAYERS}, got {what['arguments']['layers']}")
     # an atom may have become zero in training; only a new model must not have one
     matrices = {n: without_zero_atoms(tensors[n]) for n in what["model"]["dictionaries"]}
     model = restore_model(what["model"], {**tensors, **matrices})

@@ -23,14 +23,14 @@ class Progress:
     stage
         What is being computed, for example "training", "dictionary" or the name of a file.
     done, total
-        Units completed and their number altogether: steps, samples, bytes or parts. `total` is
-        None where the number is not known.
+        The number of units completed, and in total: steps, samples, bytes or parts. `total` is
+        None where it is not known.
     loss, validation
         The training loss and the loss on held-out rows, where the stage has them.
     seconds
         Time since the computation began.
     detail
-        A remark on the stage, such as a first result of it.
+        A remark on the stage, such as a first result.
     dictionary
         The current dictionary, where the stage learns one.
     """
@@ -45,5 +45,5 @@ class Progress:
     dictionary: Tensor | None = field(default=None, compare=False, repr=False)
 
 
-#: A function that receives progress; a true return value ends the computation, where it can end
+#: a function that receives progress; if it returns true, a computation that can end early ends
 Callback = Callable[[Progress], object]

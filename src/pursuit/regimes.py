@@ -42,9 +42,9 @@ class Regime(ABC):
 
     @abstractmethod
     def loss(self, encoder: nn.Module, batch: Batch, codes: Codes) -> Tensor:
-        """The loss of a batch, a scalar tensor.
+        """Return the loss of a batch, a scalar tensor.
 
-        The codes are those of the encoder, shape (n, q); for a bank a list with those of each.
+        The codes are those of the encoder, shape (n, q), or for a bank a list with those of each.
         """
 
     def begin(self, encoder: nn.Module, batch: Batch) -> None:
@@ -274,7 +274,7 @@ class Discriminative(Regime):
         return torch.where(small, measure, hinge).sum(dim=-1).mean()
 
     def _measure(self, encoder: nn.Module, batch: Batch, codes: Codes) -> tuple[Tensor, Tensor]:
-        """Errors or energies, and which of them belong to the label, both (n, classes)."""
+        """Return errors or energies, and which of them belong to the label, both (n, classes)."""
         if isinstance(encoder, EncoderBank):
             assert isinstance(codes, list)
             measure = squared_errors(encoder, batch.x, codes)
@@ -326,11 +326,11 @@ class Weighted(Regime):
 
     def __call__(self, encoder: nn.Module, batch: Batch) -> Tensor:
         if any(isinstance(regime, Custom) for _, regime in self.terms):
-            return _sum([weight * regime(encoder, batch) for weight, regime in self.terms])
+            return torch.stack([w * regime(encoder, batch) for w, regime in self.terms]).sum()
         return super().__call__(encoder, batch)
 
     def loss(self, encoder: nn.Module, batch: Batch, codes: Codes) -> Tensor:
-        return _sum([weight * regime.loss(encoder, batch, codes) for weight, regime in self.terms])
+        return torch.stack([w * r.loss(encoder, batch, codes) for w, r in self.terms]).sum()
 
     def begin(self, encoder: nn.Module, batch: Batch) -> None:
         for _, regime in self.terms:
@@ -347,7 +347,7 @@ class Weighted(Regime):
 
 
 def as_regime(regime: Any) -> Regime:
-    """The regime itself, or a callable as a `Custom` regime."""
+    """Return the regime itself, or a callable as a `Custom` regime."""
     if isinstance(regime, Regime):
         return regime
     if isinstance(regime, type) or not callable(regime):
@@ -367,7 +367,7 @@ def record_regime(regime: Regime, module: nn.Module) -> None:
 
 
 def _single(encoder: nn.Module, codes: Codes, name: str) -> tuple[Trainable, Tensor]:
-    """The arguments, or a TypeError if they are a bank and its codes."""
+    """Return the arguments; raise a TypeError if they are a bank and its codes."""
     if isinstance(encoder, EncoderBank) or not isinstance(codes, Tensor):
         raise TypeError(f"the {name} regime is for one encoder, got {type(encoder).__name__}")
     require_members(encoder, f"the {name} regime", ("model", "prepare"))
@@ -375,7 +375,7 @@ def _single(encoder: nn.Module, codes: Codes, name: str) -> tuple[Trainable, Ten
 
 
 def _dictionary_penalty(model: SparseModel, batch: Batch, n: float | None = None) -> Tensor:
-    """``phi(D)/n`` where the dictionary is learned, else 0; n is by default `batch.total`."""
+    """Return ``phi(D)/n`` if the dictionary is learned, else 0; by default n is `batch.total`."""
     penalty = model.dictionary.new_zeros(())
     if not batch.learns_dictionary:
         return penalty
@@ -424,7 +424,3 @@ def _one_hot(labels: Targets | None, shape: torch.Size) -> Tensor:
     if not 0 <= low <= high < classes:
         raise ValueError(f"labels must lie between 0 and {classes - 1}, got {low} to {high}")
     return labels[:, None] == torch.arange(classes, device=labels.device)
-
-
-def _sum(terms: list[Tensor]) -> Tensor:
-    return torch.stack(terms).sum()

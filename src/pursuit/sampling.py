@@ -24,11 +24,7 @@ def sample_rows(rows: int, most: int, seed: int = 0, exclude: Array | Sequence[i
 
 
 def skip_rows(numbers: Array, excluded: Array) -> Array:
-    """Return the rows with the given numbers among those that are not excluded.
-
-    `excluded` is in ascending order. The k-th row that is not excluded is k plus the number of
-    excluded rows before it.
-    """
+    """Return the rows that have the given numbers among those not excluded (in ascending order)."""
+    # the k-th row that is not excluded is k plus the number of excluded rows before it
     shifted = excluded - np.arange(len(excluded))
-    rows: Array = numbers + np.searchsorted(shifted, numbers, side="right")
-    return rows
+    return np.asarray(numbers + np.searchsorted(shifted, numbers, side="right"))

@@ -88,6 +88,7 @@ def fit(
     Returns
     -------
     History
+        The losses of the run, and the step whose parameters were kept.
 
     Examples
     --------

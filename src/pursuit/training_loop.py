@@ -209,12 +209,12 @@ class Run:
             self._restore(self.best)
 
     def _ready(self, batch: Batch) -> Batch:
-        """The batch on the device of the encoder, with what regimes must know about the run."""
+        """Return the batch on the encoder's device, with what regimes must know about the run."""
         learns = self.dictionary != "fixed"
         return replace(batch, total=self.total, learns_dictionary=learns).to(self.device)
 
     def _begin(self, batch: Batch) -> None:
-        """Set what is relative to the first batch, and the first good state."""
+        """Set what depends on the first batch, and keep the first good state."""
         batch = self._ready(batch)
         self.regime.begin(self.encoder, batch)
         with torch.no_grad():
@@ -259,7 +259,7 @@ class Run:
         return loss
 
     def _guard(self, step: int, batch: Batch) -> Tensor | float:
-        """A term that keeps encoders which minimise the objective stable on other signals."""
+        """Return the guard term, for one encoder that is trained to minimise the objective."""
         if GUARD == 0 or len(self.members) > 1 or not self.regime.minimises_objective:
             return 0.0
         rng = np.random.default_rng([self.settings["seed"], step, len(batch.x)])
@@ -405,7 +405,7 @@ class Run:
 
 
 def _members(encoder: Any, default_steps: bool, layerwise: bool) -> list[Trainable]:
-    """The encoders to train, or a TypeError that names what one of them lacks."""
+    """Return the encoders to train; raise a TypeError if one of them lacks a member."""
     members = list(encoder) if isinstance(encoder, EncoderBank) else [encoder]
     for member in members:
         require_members(member, "fit")

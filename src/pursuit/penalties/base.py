@@ -50,7 +50,7 @@ class Penalty(Registered, ABC):
         return self.shrink(v, self.thresholds(step))
 
     def check(self, size: int) -> None:
-        """Raise ValueError if the penalty does not fit codes of that size."""
+        """Raise a ValueError if the penalty does not fit codes with `size` coefficients."""
         return
 
     def curvature(self, size: int) -> Tensor | None:
@@ -82,8 +82,8 @@ class Penalty(Registered, ABC):
         """Return ``inf {t >= 0 : u in t C}`` of each row over the penalised coefficients.
 
         For a norm this is the dual norm; where z >= 0 only positive entries of u count. By default
-        it is found by bisection on t, because ``u in t C`` exactly if ``prox_{t g}(u) = 0``
-        (Moreau); the result errs on the safe side, upwards.
+        it is found by bisection on t, because ``u in t C`` if and only if
+        ``prox_{t g}(u) = 0`` (Moreau); the result is an upper bound.
         """
         u = u * self.penalised(u.shape[-1]).to(u)
         upper = u.abs().amax(dim=-1)
@@ -95,7 +95,7 @@ class Penalty(Registered, ABC):
         return self._bisect_gauge(u, torch.where(outside, torch.inf, upper))
 
     def _bisect_gauge(self, u: Tensor, upper: Tensor) -> Tensor:
-        """The gauge, given an upper bound at which u is inside."""
+        """Return the gauge, given an upper bound t with u in t C."""
         while True:
             smaller = self._contains(u, upper / 8) & (upper > 0) & torch.isfinite(upper)
             if not bool(smaller.any()):
@@ -110,7 +110,7 @@ class Penalty(Registered, ABC):
         return upper
 
     def _contains(self, u: Tensor, t: Tensor) -> Tensor:
-        """Whether u is in t C: shrinking u by t g and u/t by g vanish together."""
+        """Return whether u is in t C: ``prox_{t g}(u)`` is 0 if and only if ``prox_g(u/t)`` is."""
         scaled = u / t.clamp_min(torch.finfo(u.dtype).tiny).unsqueeze(-1)
         return (self.shrink(scaled, self.thresholds(1.0)) == 0).all(dim=-1)
 
@@ -123,7 +123,7 @@ class Penalty(Registered, ABC):
 
         The list holds for each threshold tensor the number r of the group of each coefficient,
         shape (size,), -1 for coefficients that it does not shrink. By default every coefficient is
-        a group. Where it matters, the stages are compared with `shrink`.
+        a group. `checked_stages` compares the stages with `shrink`.
         """
         return [torch.arange(size) for _ in self.thresholds(1.0)]
 
@@ -200,7 +200,7 @@ def as_step(step: StepSize, weights: Tensor) -> Tensor:
 
 
 def _is_separable(penalty: Penalty, size: int) -> bool:
-    """Whether the shrinkage of a coefficient depends on no other one, tried on random vectors.
+    """Return whether the shrinkage of each coefficient depends on no other, by random trials.
 
     Any two coefficients differ in some bit of their numbers, so changing those that have the bit,
     and then those that do not, exposes every dependence.
@@ -223,7 +223,7 @@ def _is_separable(penalty: Penalty, size: int) -> bool:
 
 
 def is_single(labels: Any) -> bool:
-    """Whether the groups of a stage, a tensor or an array, are single coefficients."""
+    """Return whether the groups of a stage, a tensor or an array, are single coefficients."""
     used = labels[labels >= 0].tolist()
     return len(set(used)) == len(used)
 

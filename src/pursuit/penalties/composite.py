@@ -191,7 +191,7 @@ class Stacked(Penalty):
         return [len(penalty.thresholds(1.0)) for penalty, _ in self.parts]
 
     def _places(self) -> list[tuple[int, Penalty, int]]:
-        """The first coefficient, the penalty and the size of each part."""
+        """Return the first coefficient, the penalty and the size of each part."""
         firsts = [sum(self.sizes[:number]) for number in range(len(self.parts))]
         return [(first, *part) for first, part in zip(firsts, self.parts, strict=True)]
 
@@ -199,7 +199,7 @@ class Stacked(Penalty):
         return torch.split(codes, self.sizes, dim=-1)
 
     def _join(self, parts: Sequence[Tensor | None]) -> Tensor | None:
-        """Vectors of the parts as one; None means zeros, and is returned if all are None."""
+        """Join vectors of the parts; None means zeros, and is returned if all are None."""
         like = next((part for part in parts if part is not None), None)
         if like is None:
             return None

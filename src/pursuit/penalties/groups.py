@@ -19,8 +19,8 @@ Groups = Sequence[Sequence[int]]
 class TreeL2(Penalty):
     """``psi(z) = sum_levels sum_r lam_r ||z_r||_2`` over nested groups; ``z >= 0`` is an option.
 
-    The shrinkage goes from the leaves to the root (any other order is wrong): first
-    ``max(v, 0)`` if non-negative, then for each level
+    The shrinkage must proceed from the leaves to the root: first ``max(v, 0)`` if non-negative,
+    then for each level
     ``v_r <- v_r max(0, 1 - t_r / ||v_r||)`` with ``t = step lam``.
     C is the (Minkowski) sum over the levels of {||u_r|| <= lam_r, 0 outside the groups}, plus
     the non-positive orthant if non-negative.
@@ -74,8 +74,8 @@ class TreeL2(Penalty):
     def gauge(self, u: Tensor) -> Tensor:
         """As the default; one level has the closed form ``max_r ||u_r|| / lam_r``.
 
-        The bisection starts from charging each coefficient to the first level that penalises
-        it, which is one way of writing u as a sum over the levels.
+        The bisection starts from the upper bound that follows from writing u as a sum over the
+        levels, where each coefficient belongs to the first level that penalises it.
         """
         u = u * self.penalised(u.shape[-1]).to(u)
         if self.nonnegative:
@@ -189,7 +189,7 @@ class _Level:
         return labels
 
     def norms(self, v: Tensor) -> Tensor:
-        """``||v_r||`` for each group, with gradient 0 where the norm is 0."""
+        """Return ``||v_r||`` for each group, with gradient 0 where the norm is 0."""
         if self.singletons:
             self.check(v.shape[-1])
             return v[..., self._first.to(v.device)].abs()
