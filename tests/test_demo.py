@@ -55,7 +55,7 @@ def test_a_report_escapes_what_it_is_given(tmp_path: Path) -> None:
     assert "| n\\|m | value |" in text
     assert "![a line](line.png)" in text
     assert (tmp_path / "out" / "line.png").is_file()
-    with pytest.raises(ValueError, match="a row has 1 entries, but there are 2"):
+    with pytest.raises(ValueError, match="a row has 1 entries for 2 columns"):
         report.table(["a", "b"], [["1"]])
 
 

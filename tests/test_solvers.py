@@ -360,6 +360,18 @@ def test_init_may_be_a_function_of_the_signals() -> None:
     assert again.iterations <= best.iterations
 
 
+@pytest.mark.parametrize(("name", "method"), EXACT)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_start_that_violates_a_sign_constraint_does_no_harm(name, method, dtype) -> None:
+    model, x = problem(name, 1, 10)
+    model, x = model.to(dtype), x.to(dtype)
+    best = pu.solve(model, x, method)
+    again = pu.solve(model, x, method, init=-1 - torch.rand_like(best.codes))
+    assert again.converged.all()
+    assert torch.isfinite(model.penalty.value(again.codes)).all()
+    torch.testing.assert_close(again.objective, best.objective, rtol=1e-5, atol=1e-6)
+
+
 def test_solution_tells_what_happened() -> None:
     model, x = problem("lasso", 1, 10)
     text = repr(pu.solve(model, x))

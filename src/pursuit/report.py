@@ -25,8 +25,7 @@ body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff;
 h1 { font-size: 1.7rem; line-height: 1.2; } h2 { font-size: 1.25rem; margin-top: 2.2rem; }
 table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .8rem; text-align: right; border-bottom: 1px solid #ddd; }
-th { border-bottom: 2px solid #888; font-weight: 600; } th:first-child, td:first-child {
-text-align: left; } tr.best td { font-weight: 600; }
+th { border-bottom: 2px solid #888; } th:first-child, td:first-child { text-align: left; }
 figure { margin: 1rem 0; overflow-x: auto; } img { max-width: 100%; height: auto; }
 figcaption { color: #555; font-size: .9rem; } code { background: #f3f3f3; padding: 0 .25em; }
 .scroll { overflow-x: auto; }
@@ -70,7 +69,7 @@ class Report:
         """Add a table; every row has an entry for each column."""
         for row in rows:
             if len(row) != len(columns):
-                raise ValueError(f"a row has {len(row)} entries, but there are {len(columns)}")
+                raise ValueError(f"a row has {len(row)} entries for {len(columns)} columns")
         head, *body = (
             "| " + " | ".join(entry.replace("|", "\\|") for entry in row) + " |"
             for row in (columns, *rows)

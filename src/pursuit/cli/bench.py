@@ -88,7 +88,7 @@ def scripts(folder: Path) -> dict[str, str]:
         if _MAIN.search(text):
             try:
                 docstring = ast.get_docstring(ast.parse(text)) or ""
-            except SyntaxError:  # the script is listed nevertheless; running it shows the error
+            except SyntaxError:  # list the script anyway; running it shows the error
                 docstring = ""
             summaries[path.stem] = docstring.partition("\n")[0]
     return summaries

@@ -118,7 +118,7 @@ def run(
         "path": str(output),
         "kind": plan.kind,
         "rows": len(table),
-        "atoms": plan.atoms,
+        "atoms": len(model.dictionary),
         "encoder": type(encoder).__name__,
         "features": model.features,
         "size": model.code_size,

@@ -1,4 +1,4 @@
-"""Pictures of a folder: found by their suffix, read as grey values, cut into patches."""
+"""Pictures of a folder: listed by suffix, read as grey values, cut into patches."""
 
 from __future__ import annotations
 

@@ -53,8 +53,8 @@ class CoordinateEncoder(Greedy):
 
     A layer computes the candidate ``y`` of a proximal step with a constant for each coefficient,
     ``L_i = Q_ii``, and takes it over in the k coefficients where ``|y - z|`` is largest. The
-    choice is constant for the gradient. Untrained, one coordinate per layer and
-    ``final="partial"`` is `layers` steps of greedy.
+    choice is constant for the gradient. Untrained, with one coordinate per layer and
+    ``final="partial"``, it is `layers` steps of greedy.
 
     Where the penalty ties coefficients together, those of one block share the largest of their
     constants; `BlockCoordinateEncoder` then takes them over together.

@@ -36,7 +36,7 @@ class ApproximationDescription(Description):
             )
         return (
             f"MIR-1K (`{self.data.name}`), {settings.train} frames of the training singers drawn "
-            f"at random and {settings.test} of the test singers, who do not sing in the former; "
+            f"at random and {settings.test} of the test singers, who are different people; "
             "mixture = accompaniment + voice, STFT with a Hann window of 1024 samples and a hop "
             "of 256, square root of the magnitudes, divided by the standard deviation of the "
             "training mixtures"

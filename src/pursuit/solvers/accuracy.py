@@ -22,7 +22,7 @@ LEAST_OBJECTIVE = 1e-3
 
 
 def exact_codes(model: SparseModel, x: Tensor, tol: float = EXACT) -> Tensor:
-    """Solve the model, but never spend long on rows that converge slowly.
+    """Return the codes that solve the model, with a limit on the iterations of slow solvers.
 
     Models that have a specialised solver are solved to the relative gap `tol`. All others are
     solved by FISTA with restart, in at most 2000 iterations, or 200 if `tol` is 1e-3 or more.
@@ -35,11 +35,10 @@ def exact_codes(model: SparseModel, x: Tensor, tol: float = EXACT) -> Tensor:
 
 
 def mean_excess(model: SparseModel, x: Tensor, codes: Tensor) -> float:
-    """``mean(F - F*) / mean(F*)`` in float64, with F* the optimum; inf for codes not finite.
+    """Return ``mean(F - F*) / mean(F*)``, F* the optimum; inf if the codes are not finite.
 
-    The excess is ``mean(F - F*) / mean(F*)`` in float64, or inf for codes that are not finite. The
-    denominator is at least a thousandth of the mean objective of zero codes, so the excess is also
-    defined for data that the model explains completely.
+    The denominator is at least a thousandth of the mean objective of zero codes, so that the excess
+    is also defined for data that the model explains completely. Everything is computed in float64.
     """
     x, codes = x.double(), codes.double()
     model = model.to(torch.float64)

@@ -48,25 +48,26 @@ class _Kernel:
         model, size = problem.model, problem.model.code_size
         self.active_set, self.make_scratch = kernels.active_set, kernels.make_scratch
         self.warm, self.tol = problem.init is not None, problem.tol
-        self.atoms = as_array(model.dictionary)
         exact = model.dictionary.detach().double()
-        self.exact_atoms = as_array(exact)
+        self.atoms, self.exact_atoms = as_array(model.dictionary), as_array(exact)
         gram = as_array(exact @ exact.T)
         ridge = np.zeros(size) if model.curvature is None else as_array(model.curvature)
         np.einsum("ii->i", gram)[:] += ridge
         weights = model.nonsmooth.weights(size)
         assert weights is not None
         lam = as_array(weights)
-        nonnegative = model.penalty.sign_constraint(size) is not None
+        self.nonnegative = model.penalty.sign_constraint(size) is not None
         self.problems = {
             np.dtype(search): kernels.make_problem(
-                gram, self.atoms, lam, ridge, nonnegative, problem.tol, problem.max_iter, search
+                gram, self.atoms, lam, ridge, self.nonnegative, self.tol, problem.max_iter, search
             )
             for search in (np.float32, np.float64)
         }
 
     def solve_tile(self, x: Array, rows: Rows) -> None:
         """Solve some rows; repeat in double precision those that single does not certify."""
+        if self.nonnegative:  # the kernel keeps the signs of the start
+            np.maximum(rows.codes, 0, out=rows.codes)
         self._search(x, correlations(x, self.atoms), rows, self.warm)
         if x.dtype == np.float64:
             return
