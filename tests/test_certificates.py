@@ -8,6 +8,7 @@ import torch
 import pursuit as pu
 from families import FEATURES, MODELS, problem
 from pursuit import models, penalties
+from pursuit.certificates import is_met
 from pursuit.models import SparseModel
 
 #: 10 000 problems a family: so many dictionaries, so many signals each
@@ -167,3 +168,8 @@ def _low_rank_objective(
 ) -> float:
     nuclear = torch.linalg.matrix_norm(low, "nuc")
     return float((x - low - out).square().sum() / 2 + star * nuclear + lam * out.abs().sum())
+
+
+def test_no_tolerance_is_met_by_an_infinite_gap() -> None:
+    gap, objective = torch.tensor([torch.inf, 1e-7, 1.0]), torch.tensor([torch.inf, 1.0, 1.0])
+    assert is_met(gap, objective, 1e-6, torch.float64).tolist() == [False, True, False]

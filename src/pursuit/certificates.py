@@ -139,8 +139,11 @@ def certify_low_rank(
 
 
 def is_met(gap: Tensor, objective: Tensor, tol: float, dtype: torch.dtype) -> Tensor:
-    """Return whether ``gap <= tol max(objective, eps)``, with the machine epsilon of the dtype."""
-    return gap <= tol * objective.clamp_min(torch.finfo(dtype).eps)
+    """Return whether ``gap <= tol max(objective, eps)``, with the machine epsilon of the dtype.
+
+    An infinite gap never is: codes that violate a constraint have an infinite objective as well.
+    """
+    return (gap <= tol * objective.clamp_min(torch.finfo(dtype).eps)) & gap.isfinite()
 
 
 def round_codes(
