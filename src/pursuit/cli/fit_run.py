@@ -18,10 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..dictionary import default_passes, learn
+from ..batch import learn_in_batch
+from ..dictionary import learn
 from ..encoders.choice import choose_encoder
 from ..encoders.encoder import Encoder
-from ..estimators.start import start_nmf, start_robust, start_sparse
+from ..estimators.start import Start, start_nmf, start_robust, start_sparse
 from ..files import open_saved
 from ..models import SparseModel
 from ..persistence import describe, load, save, write
@@ -88,9 +89,12 @@ def run(
     if not unfinished.dictionary.exists():
         callback(Progress("dictionary", 0, None, detail=f"from {len(sample)} rows"))
         x = torch.from_numpy(sample).float()
-        passes = default_passes(len(x)) if plan.passes is None else plan.passes
         start = _start(plan, x)
-        model = learn(x, model=start, passes=passes, seed=plan.seed, callback=callback)
+        options: Any = {"seed": plan.seed, "callback": callback}
+        if plan.passes is None:
+            model = learn_in_batch(x, start.model, start.init, **options).model
+        else:
+            model = learn(x, model=start.model, passes=plan.passes, **options)
         unfinished.keep(model, plan)
     # read from the file even without an interruption, so that both cases use the same numbers
     encoder = _build(plan, load(unfinished.dictionary))
@@ -137,14 +141,14 @@ def run(
     }
 
 
-def _start(plan: Plan, x: Tensor) -> SparseModel:
-    """The model that the plan names, on a dictionary to start from."""
+def _start(plan: Plan, x: Tensor) -> Start:
+    """The model that the plan names, and where learning starts."""
     if plan.kind == "nmf":
         return start_nmf(x, plan.atoms, float(plan.lam_star), seed=plan.seed)
     if plan.kind in ("rpca", "rnmf"):
         nonnegative = plan.kind == "rnmf"
         atoms = plan.atoms if nonnegative else min(plan.atoms, x.shape[1])
-        weights = {"lam": plan.lam, "lam_star": plan.lam_star}
+        weights: Any = {"lam": plan.lam, "lam_star": plan.lam_star}
         return start_robust(x, atoms, nonnegative=nonnegative, seed=plan.seed, **weights)
     numbers = range(plan.atoms)
     groups = [list(numbers[i : i + plan.groups]) for i in numbers[:: plan.groups]]

@@ -1,4 +1,4 @@
-"""The base class of the transformers, and the encoders as they run inside estimators."""
+"""The base class of the transformers."""
 
 from __future__ import annotations
 
@@ -11,73 +11,37 @@ from typing import Any, Self
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state, check_scalar
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
 from .._checks import require_choice
-from ..dictionary import BATCH, default_passes, learn_with_statistics
+from ..batch import Learned, learn_in_batch
+from ..dictionary import BATCH, OnlineDictionary, default_passes, learn_with_statistics
 from ..encoders.choice import choose_encoder
 from ..encoders.encoder import Encoder
 from ..models import SparseModel
 from ..online import OnlineLearner
+from ..progress import Callback, combined, printed
 from ..regimes import Approximation, Regime, Unsupervised
-from ..runtime.compiled import compile as compile_encoder
-from ..sampling import Array, sample_rows
-from ..solvers.accuracy import ROUGH, exact_codes, mean_excess
+from ..sampling import Array
+from ..solvers.accuracy import EXACT, ROUGH, exact_codes
+from ..solvers.low_rank import Residuals
+from ..solvers.solve import solve
 from ..solvers.tiles import as_array
 from ..training import fit as train
+from .runner import Runner
+from .start import Start
 
 REGIMES: dict[str, type[Regime]] = {"unsupervised": Unsupervised, "approximation": Approximation}
 FLOATS = [np.float64, np.float32]
-#: number of rows on which the excess over the optimum is measured, at most and at least
-GAP_ROWS, FEWEST_ROWS = 100, 20
-#: rows encoded between two measurements in `transform`
-CHECK_EVERY = 50 * GAP_ROWS
-#: `transform` warns if the excess is this many times that of the training data, and noticeable
-FAR, NOTICEABLE = 5.0, 0.01
 #: the most samples that the statistics of a stream remember
 MEMORY = 10_000
 
 
-class Runner:
-    """A trained encoder, or a bank of encoders, as it runs inside an estimator.
-
-    float32 signals go through the compiled encoder, float64 signals through a copy of the encoder
-    in double precision. Both are made when they are first needed, and anew after unpickling.
-    """
-
-    def __init__(self, encoder: Any) -> None:
-        self.encoder = encoder
-        self._built: dict[torch.dtype, Any] = {}
-        self._unchecked = CHECK_EVERY
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"encoder": self.encoder, "_built": {}, "_unchecked": CHECK_EVERY}
-
-    def check_is_due(self, rows: int) -> bool:
-        """Whether to compare these rows with exact codes: at first and after `CHECK_EVERY` rows."""
-        self._unchecked += rows
-        if rows < FEWEST_ROWS or self._unchecked < CHECK_EVERY:
-            return False
-        self._unchecked = 0
-        return True
-
-    def run(self, x: Tensor, threads: int | None, method: str = "__call__") -> Array:
-        """Compute codes, shape (n, q), or the "errors" of a bank, shape (n, classes)."""
-        if x.dtype == torch.float32:
-            if x.dtype not in self._built:
-                self._built[x.dtype] = compile_encoder(self.encoder, threads=threads)
-            result: Array = getattr(self._built[x.dtype], method)(x.numpy())
-            return result
-        if x.dtype not in self._built:
-            self._built[x.dtype] = copy.deepcopy(self.encoder).to(x.dtype)
-        with torch.no_grad():
-            return as_array(getattr(self._built[x.dtype], method)(x))
-
-
 class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """What all transformers have in common; a subclass builds the initial model."""
+    """What all transformers have in common; a subclass chooses where learning starts."""
 
     #: whether data and dictionary must be non-negative
     _nonnegative = False
@@ -91,41 +55,84 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         self,
         n_components: int,
         transform_algorithm: str,
+        tol: float | None,
+        max_iter: int,
         layers: int,
         regime: Any,
         steps: int | None,
-        passes: int | None,
         threads: int | None,
+        verbose: int,
+        callback: Callback | None,
         random_state: Any,
     ) -> None:
         self.n_components, self.transform_algorithm = n_components, transform_algorithm
-        self.layers, self.regime, self.steps, self.passes = layers, regime, steps, passes
-        self.threads, self.random_state = threads, random_state
+        self.tol, self.max_iter = tol, max_iter
+        self.layers, self.regime, self.steps = layers, regime, steps
+        self.threads, self.verbose, self.callback = threads, verbose, callback
+        self.random_state = random_state
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         tags.input_tags.positive_only = self._nonnegative
+        tags.input_tags.allow_nan = True
         return tags
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn the dictionary and train the encoder.
+        """Learn the dictionary and, with ``transform_algorithm="encoder"``, train the encoder.
+
+        Data in memory are learned from as a whole, until the tolerance is reached. A memory map is
+        read in batches, in a fixed number of passes.
 
         Parameters
         ----------
         X, y
-            Signals as rows, shape (n, m). y is ignored.
+            Signals as rows, shape (n, m); NaN means not observed. y is ignored.
 
         Returns
         -------
         self
             The fitted estimator.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If `max_iter` iterations did not suffice.
+        UserWarning
+            If X has a single row, or all of its entries are equal.
         """
-        x = self._learn_dictionary(self._checked(X, reset=True))
+        self._check_settings()
+        streamed = isinstance(X, np.memmap)
+        signals = self._checked(X, reset=True)
+        _warn_if_trivial(signals)
+        x = self._learn_stream(signals) if streamed else self._learn(signals)
         if self._uses_encoder():
-            self.encoder_ = choose_encoder(self.model_, self.layers)
-            train(self.encoder_, x, regime=self._new_regime(), steps=self.steps, seed=self._seed())
-        self._finish(x)
+            self._train(x, self.layers, self.regime, self.steps)
+        return self
+
+    def train_encoder(
+        self, X: Any, layers: int | None = None, regime: Any = None, steps: int | None = None
+    ) -> Self:
+        """Train an encoder for the learned dictionary, and use it in `transform` from then on.
+
+        Parameters
+        ----------
+        X
+            Signals as rows, shape (n, m), usually those of `fit`.
+        layers, regime, steps
+            As for the constructor, whose values are the defaults.
+
+        Returns
+        -------
+        self
+            The estimator, whose `transform_algorithm` now is "encoder".
+        """
+        check_is_fitted(self)
+        layers = self.layers if layers is None else layers
+        require_count(layers, "layers")
+        x = self._filled(self._centred(self._checked(X)))
+        self._train(x, layers, self.regime if regime is None else regime, steps or self.steps)
+        self.transform_algorithm = "encoder"
         return self
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
@@ -139,92 +146,38 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         Parameters
         ----------
         X, y
-            Signals as rows, shape (n, m). y is ignored.
+            Signals as rows, shape (n, m); NaN means not observed. y is ignored.
 
         Returns
         -------
         self
             The fitted estimator.
         """
+        self._check_settings()
         first = not hasattr(self, "model_")
         signals = self._checked(X, reset=first)
         if first:
-            x = self._learn_dictionary(signals)
+            x = self._learn_stream(signals)
         else:
-            x = self._centred(signals).float()
+            x = self._filled(self._centred(signals))
             self.n_samples_seen_ += len(x)
         if self._uses_encoder():
             self._learn_with_encoder(x)
         elif not first:
             self._learn_with_exact_codes(x)
-        self._finish(x)
         return self
-
-    def _learn_dictionary(self, X: Array) -> Tensor:
-        """Choose mean and weights, learn the dictionary, and return centred signals in float32."""
-        self._uses_encoder()
-        require_count(self.n_components, "n_components")
-        require_count(self.layers, "layers")
-        self.mean_ = self._choose_mean(X)
-        x = self._centred(X).float()
-        start = self._initial_model(x, self._seed())
-        passes = default_passes(len(x)) if self.passes is None else self.passes
-        model, self._online = learn_with_statistics(x, start, passes, seed=self._seed())
-        self._online.decay(min(1.0, MEMORY / self._online.weight))
-        self.n_samples_seen_ = len(x)
-        self._learner = self.encoder_ = None
-        self._set_model(model)
-        return x
-
-    def _learn_with_encoder(self, x: Tensor) -> None:
-        if self._learner is None:
-            if self.encoder_ is None:
-                self.encoder_ = choose_encoder(self.model_, self.layers)
-            self._learner = OnlineLearner(self.encoder_, self._new_regime(), seed=self._seed())
-            # continue with the statistics of the data from which the dictionary was learned
-            self._learner.dictionary = self._online
-        before = self._learner.samples
-        self._learner.partial_fit(x)
-        if self._learner.samples > before:
-            dictionary = self._learner.encoder.model.dictionary.detach().clone()
-            self._set_model(self.model_.replace(dictionary=dictionary))
-
-    def _learn_with_exact_codes(self, x: Tensor) -> None:
-        model = self.model_
-        for batch in torch.split(x, BATCH):
-            self._online.remember(self.n_samples_seen_, most=MEMORY)
-            codes = exact_codes(model, batch, ROUGH)
-            model = model.replace(**self._online.learn_batch(model, batch, codes))
-        self._set_model(model)
-
-    def _set_model(self, model: SparseModel) -> None:
-        self.model_ = model
-        self.components_ = as_array(model.dictionary).copy()
-
-    def _finish(self, x: Tensor) -> None:
-        """Measure how well the encoder does, and make it ready to run."""
-        self.gap_, self._runner = 0.0, None
-        if self.encoder_ is not None:
-            rows = x[_some_rows(x)]
-            with torch.no_grad():
-                self.gap_ = mean_excess(self.model_, rows, self.encoder_(rows))
-            self._runner = Runner(self.encoder_)
-
-    @property
-    def _n_features_out(self) -> int:
-        return len(self.components_)
 
     def transform(self, X: Any) -> Array:
         """Compute the codes of signals.
 
-        float32 data run through the compiled encoder, which is the quickest way, and float64 data
-        through the encoder in double precision. With ``transform_algorithm="exact"`` the model is
-        solved to a relative gap of 1e-6.
+        With ``transform_algorithm="exact"`` the model is solved to a relative gap of 1e-6. With
+        "encoder" signals run through the compiled encoder, in single precision; rows with missing
+        entries are solved exactly all the same.
 
         Parameters
         ----------
         X
-            Signals as rows, shape (n, m).
+            Signals as rows, shape (n, m); NaN means not observed.
 
         Returns
         -------
@@ -234,8 +187,8 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         Warns
         -----
         UserWarning
-            If the encoder does far worse on X than on the training data. This is measured with
-            exact codes of 100 rows, in the first call and after every 5000 rows.
+            If the encoder does far worse on X than on the training data. Some rows are compared
+            with exact codes whenever that takes less than 5 % of the time spent in the encoder.
         """
         check_is_fitted(self)
         # scikit-learn wraps this method, which adds a frame below the caller's
@@ -282,28 +235,160 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         check_is_fitted(self)
         signals = self._checked(X)
         codes = torch.from_numpy(self._encode(signals)).double()
+        x = self._centred(signals).double()
+        mask = ~torch.isnan(x)
         model = self.model_.to(torch.float64)
-        return -float(model.objective(self._centred(signals).double(), codes).mean())
+        observed = None if bool(mask.all()) else mask.double()
+        return -float(model.objective(x.nan_to_num(nan=0.0), codes, observed).mean())
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.components_)
+
+    @abstractmethod
+    def _start(self, x: Tensor, seed: int) -> Start:
+        """Choose weights for centred signals, and where learning starts."""
+
+    def _centre(self, X: Array) -> Tensor:
+        """Choose the mean of new data, and return the centred signals."""
+        self.mean_ = None
+        return self._centred(X)
+
+    def _visible(self, codes: Array) -> Array:
+        """The coefficients that `transform` returns."""
+        return codes
+
+    def _learn(self, X: Array) -> Tensor:
+        """Learn from all samples, and return them centred, with missing entries filled in."""
+        x = self._centre(X)
+        start = self._start(x, self._seed())
+        learned = learn_in_batch(
+            x,
+            start.model,
+            start.init,
+            tol=self.tol,
+            max_iter=self.max_iter,
+            seed=self._seed(),
+            callback=self._callback(),
+        )
+        self._adopt(x, learned)
+        filled = torch.where(torch.isnan(x), learned.codes @ learned.model.dictionary, x)
+        self._online = self._statistics(filled, learned)
+        if not learned.converged:
+            warnings.warn(
+                f"{type(self).__name__} has not converged after {learned.iterations} iterations; "
+                "raise max_iter or tol",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        return filled
+
+    def _adopt(self, x: Tensor, learned: Learned[Any]) -> None:
+        """Set the attributes of `fit`."""
+        self._learner = self.encoder_ = self._runner = None
+        self.gap_ = 0.0
+        self._set_model(learned.model)
+        self.n_samples_seen_, self.n_iter_ = len(x), learned.iterations
+        self.history_, self.converged_ = list(learned.history), learned.converged
+        self.objective_ = self.history_[-1]
+        square = 0.0
+        for _, tile in Residuals(x).tiles(learned.codes, learned.model.dictionary.T):
+            self._remove_outliers(tile)
+            square += float(tile.double().square().nansum())
+        self.reconstruction_err_ = square**0.5
+
+    def _remove_outliers(self, residuals: Tensor) -> None:
+        """Remove from residuals what the model calls outliers, in place."""
+
+    def _statistics(self, x: Tensor, learned: Learned[Any]) -> OnlineDictionary:
+        """What a stream needs to continue from the codes of all samples."""
+        online = OnlineDictionary.of(learned.model, total=len(x))
+        online.accumulate(x, learned.codes)
+        online.decay(min(1.0, MEMORY / online.weight))
+        return online
+
+    def _learn_stream(self, X: Array) -> Tensor:
+        """Learn in batches, and return centred signals with missing entries filled in."""
+        x = self._centre(X)
+        start = self._start(x, self._seed()).model
+        x = _filled_by_means(x)
+        passes, callback = default_passes(len(x)), self._callback()
+        options: Any = {"seed": self._seed(), "callback": callback}
+        model, self._online = learn_with_statistics(x, start, passes, **options)
+        self._online.decay(min(1.0, MEMORY / self._online.weight))
+        self._learner = self.encoder_ = self._runner = None
+        self.gap_, self.n_samples_seen_ = 0.0, len(x)
+        self._set_model(model)
+        return x
+
+    def _learn_with_encoder(self, x: Tensor) -> None:
+        if self._learner is None:
+            if self.encoder_ is None:
+                self.encoder_ = choose_encoder(self.model_.to(torch.float32), self.layers)
+            regime = self._new_regime(self.regime)
+            self._learner = OnlineLearner(self.encoder_, regime, seed=self._seed())
+            # continue with the statistics of the data from which the dictionary was learned
+            self._learner.dictionary = self._online
+        before = self._learner.samples
+        self._learner.partial_fit(x.float())
+        if self._learner.samples > before:
+            dictionary = self._learner.encoder.model.dictionary.detach().clone()
+            self._set_model(self.model_.replace(dictionary=dictionary.to(self.model_.dictionary)))
+        self._set_runner(x)
+
+    def _learn_with_exact_codes(self, x: Tensor) -> None:
+        model = self.model_
+        for batch in torch.split(x.to(model.dictionary), BATCH):
+            self._online.remember(self.n_samples_seen_, most=MEMORY)
+            codes = exact_codes(model, batch, ROUGH)
+            model = model.replace(**self._online.learn_batch(model, batch, codes))
+        self._set_model(model)
+
+    def _train(self, x: Tensor, layers: int, regime: Any, steps: int | None) -> None:
+        self.encoder_ = choose_encoder(self.model_.to(torch.float32), layers)
+        options: Any = {"steps": steps, "seed": self._seed(), "callback": self._callback()}
+        train(self.encoder_, x.float(), regime=self._new_regime(regime), **options)
+        self._learner = None
+        self._set_runner(x)
+
+    def _set_runner(self, x: Tensor) -> None:
+        self._runner = Runner(self.encoder_, self.threads)
+        self.gap_ = self._runner.measure(self.model_, x)
+
+    def _set_model(self, model: SparseModel) -> None:
+        self.model_ = model
+        self.components_ = as_array(model.dictionary).copy()
 
     def _encode(self, X: Array, stacklevel: int | None = None) -> Array:
         """Compute all coefficients; with a `stacklevel` for warnings, check the encoder if due."""
         x = self._centred(X)
+        missing = torch.isnan(x).any(dim=1)
+        if not bool(missing.any()):
+            return self._encode_complete(x, stacklevel)
+        codes = np.empty((len(x), self.model_.code_size), X.dtype)
+        complete = ~missing
+        if bool(complete.any()):
+            codes[complete.numpy()] = self._encode_complete(x[complete], stacklevel)
+        codes[missing.numpy()] = as_array(_masked_codes(self.model_, x[missing]))
+        return codes
+
+    def _encode_complete(self, x: Tensor, stacklevel: int | None) -> Array:
         if not self._uses_encoder():
             return as_array(exact_codes(self.model_, x))
         if self._runner is None:
             raise ValueError(
                 'transform_algorithm="encoder" needs a trained encoder, but the estimator was '
-                'fitted with transform_algorithm="exact"; fit it again'
+                'fitted with transform_algorithm="exact"; call train_encoder, or fit it again'
             )
-        codes = self._runner.run(x, self.threads)
+        codes = self._runner.run(x)
         if stacklevel is not None and self._runner.check_is_due(len(x)):
-            self._warn_if_far(x, codes, stacklevel)
+            self._warn_if_far(x, codes, stacklevel + 1)
         return codes
 
     def _warn_if_far(self, x: Tensor, codes: Array, stacklevel: int) -> None:
-        rows = _some_rows(x)
-        gap = mean_excess(self.model_, x[rows], torch.from_numpy(codes)[rows])
-        if gap > max(FAR * self.gap_, NOTICEABLE):
+        assert self._runner is not None
+        gap = self._runner.excess(self.model_, x, codes)
+        if self._runner.is_far(gap):
             warnings.warn(
                 f"the encoder's objective is {gap:.1%} above the optimum on these data, but "
                 f"{self.gap_:.2%} on the training data; call partial_fit with new data, or use "
@@ -312,37 +397,51 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
                 stacklevel=stacklevel,
             )
 
-    @abstractmethod
-    def _initial_model(self, x: Tensor, seed: int) -> SparseModel:
-        """Choose weights for centred signals and build the model from which learning starts."""
-
-    def _choose_mean(self, X: Array) -> Array | None:
-        """The mean to subtract from signals, or None."""
-        return None
-
-    def _visible(self, codes: Array) -> Array:
-        """The coefficients that `transform` returns."""
-        return codes
+    def _check_settings(self) -> None:
+        self._uses_encoder()
+        require_count(self.n_components, "n_components")
+        require_count(self.layers, "layers")
+        require_count(self.max_iter, "max_iter")
+        if self.tol is not None and not 0 <= float(self.tol) < float("inf"):
+            raise ValueError(f"tol must be None or non-negative and finite, got {self.tol}")
+        self._new_regime(self.regime)
 
     def _uses_encoder(self) -> bool:
-        require_choice(self.transform_algorithm, ("encoder", "exact"), "transform_algorithm")
+        require_choice(self.transform_algorithm, ("exact", "encoder"), "transform_algorithm")
         return self.transform_algorithm == "encoder"
+
+    def _callback(self) -> Callback | None:
+        return as_callback(self)
 
     def _seed(self) -> int:
         return as_seed(self.random_state)
 
-    def _new_regime(self) -> Any:
+    def _new_regime(self, regime: Any) -> Any:
         """A new regime object, since training stores data in it."""
-        if not isinstance(self.regime, str):
-            return copy.deepcopy(self.regime)
-        require_choice(self.regime, tuple(REGIMES), "regime")
-        return REGIMES[self.regime]()
+        if not isinstance(regime, str):
+            return copy.deepcopy(regime)
+        require_choice(regime, tuple(REGIMES), "regime")
+        return REGIMES[regime]()
 
     def _checked(self, X: Any, reset: bool = False) -> Array:
         checked: Array = validate_data(
-            self, X, reset=reset, dtype=FLOATS, order="C", ensure_non_negative=self._nonnegative
+            self, X, reset=reset, dtype=FLOATS, order="C", ensure_all_finite="allow-nan"
         )
+        if self._nonnegative and np.nanmin(checked, initial=np.inf) < 0:
+            # scikit-learn's own words, which its checks compare
+            raise ValueError(f"Negative values in data passed to {type(self).__name__}")
         return checked
+
+    def _filled(self, x: Tensor) -> Tensor:
+        """Fill in missing entries from the codes of the others."""
+        missing = torch.isnan(x)
+        rows = missing.any(dim=1)
+        if not bool(rows.any()):
+            return x
+        codes = _masked_codes(self.model_, x[rows])
+        filled = x.clone()
+        filled[rows] = torch.where(missing[rows], self.model_.decode(codes.to(x)), x[rows])
+        return filled
 
     def _centred(self, X: Array) -> Tensor:
         if self.mean_ is not None:
@@ -367,6 +466,30 @@ def as_seed(random_state: Any) -> int:
     return int(check_random_state(random_state).randint(2**31 - 1))
 
 
-def _some_rows(x: Tensor) -> Tensor:
-    """Indices of the rows on which an excess is measured."""
-    return torch.from_numpy(sample_rows(len(x), GAP_ROWS))
+def as_callback(estimator: Any) -> Callback | None:
+    """The callback of an estimator, which prints as well if it is verbose."""
+    lines = printed(type(estimator).__name__) if estimator.verbose else None
+    return combined(lines, estimator.callback)
+
+
+def _masked_codes(model: SparseModel, x: Tensor) -> Tensor:
+    mask = ~torch.isnan(x)
+    return solve(model, x.nan_to_num(nan=0.0), tol=EXACT, mask=mask.to(x)).codes
+
+
+def _filled_by_means(x: Tensor) -> Tensor:
+    missing = torch.isnan(x)
+    if not bool(missing.any()):
+        return x
+    return torch.where(missing, x.nanmean(dim=0).nan_to_num_(nan=0.0), x)
+
+
+def _warn_if_trivial(X: Array) -> None:
+    first = X.flat[0]
+    if len(X) == 1:
+        message = "X has a single row; give several, since nothing can be learned from one"
+    elif bool(np.all(X == first)):  # noqa: SIM300
+        message = f"all entries of X are {first:g}, so there is nothing to learn"
+    else:
+        return
+    warnings.warn(message, UserWarning, stacklevel=3)

@@ -15,11 +15,13 @@ from ..dictionary import default_passes, learn
 from ..encoders.bank import EncoderBank
 from ..encoders.proximal import ProximalEncoder
 from ..models import Lasso
+from ..progress import Callback
 from ..regimes import Discriminative
 from ..sampling import Array
 from ..training import fit as train
-from .base import FLOATS, Runner, as_seed, require_count
+from .base import FLOATS, as_callback, as_seed, require_count
 from .noise import as_weight_or_auto, lasso_weight, noise_level
+from .runner import Runner
 
 #: the largest automatic weight for signals of unit norm
 MOST_LAM = 0.1
@@ -51,6 +53,11 @@ class PursuitClassifier(ClassifierMixin, BaseEstimator):
         The number of training steps; None chooses it by the size of the encoders.
     threads
         The number of threads of the compiled encoders; None uses all cores.
+    verbose
+        Whether to print the progress of `fit`, about once a second.
+    callback
+        A function that is called with a `pursuit.progress.Progress` after each training step; a
+        true return value ends the training.
     random_state
         Seeds all random numbers. None means 0: the same data give the same result.
 
@@ -84,11 +91,14 @@ class PursuitClassifier(ClassifierMixin, BaseEstimator):
         margin: float = 0.5,
         steps: int | None = None,
         threads: int | None = None,
+        verbose: int = 0,
+        callback: Callback | None = None,
         random_state: Any = None,
     ) -> None:
         self.n_components, self.layers = n_components, layers
         self.lam, self.margin = lam, margin
         self.steps, self.threads, self.random_state = steps, threads, random_state
+        self.verbose, self.callback = verbose, callback
 
     def fit(self, X: Any, y: Any) -> Self:
         """Learn a dictionary for each class, then train all of them to discriminate the classes.
@@ -121,7 +131,7 @@ class PursuitClassifier(ClassifierMixin, BaseEstimator):
         q = max(1, min(self.n_components, x.shape[1] // 2))
         lam = as_weight_or_auto(self.lam, "lam")
         if lam is None:
-            lam = min(lasso_weight(noise_level(x.numpy(), q, seed), q), MOST_LAM)
+            lam = min(lasso_weight(noise_level(x, q, seed), q), MOST_LAM)
         self.lam_ = lam
         encoders = []
         for number in range(len(self.classes_)):
@@ -130,8 +140,9 @@ class PursuitClassifier(ClassifierMixin, BaseEstimator):
             encoders.append(ProximalEncoder(Lasso(atoms, lam), self.layers))
         self.bank_ = EncoderBank(encoders, shared=None)
         options: Any = {"dictionary": "gradient", "steps": self.steps, "seed": seed}
+        options["callback"] = as_callback(self)
         train(self.bank_, x, targets, regime=Discriminative(self.margin), **options)
-        self._runner = Runner(self.bank_)
+        self._runner = Runner(self.bank_, self.threads)
         return self
 
     def decision_function(self, X: Any) -> Array:
@@ -150,7 +161,7 @@ class PursuitClassifier(ClassifierMixin, BaseEstimator):
         """
         check_is_fitted(self)
         signals = validate_data(self, X, reset=False, dtype=FLOATS, order="C")
-        errors = self._runner.run(self._prepared(signals), self.threads, "errors")
+        errors = self._runner.run(self._prepared(signals), "errors")
         return errors[:, 0] - errors[:, 1] if len(self.classes_) == 2 else -errors
 
     def predict(self, X: Any) -> Array:

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from ..models import SparseModel
-from ..sampling import Array
-from .base import Transformer
-from .noise import clean
-from .start import start_nmf, start_robust
+from ..batch import Learned
+from ..dictionary import OnlineDictionary
+from ..progress import Callback
+from ..sampling import Array, sample_rows
+from ..solvers.low_rank import (
+    OUTLIER,
+    Factors,
+    Residuals,
+    RobustFit,
+    residual_level,
+    robust_fit,
+)
+from .base import MEMORY, Transformer
+from .noise import least_robust_noise
+from .start import Start, start_nmf, start_robust
+
+#: rows whose medians are the first mean of robust PCA
+MEDIAN_ROWS = 200
 
 
 class Split(NamedTuple):
@@ -33,30 +48,45 @@ class NMF(Transformer):
     """Non-negative matrix factorisation with codes for new data.
 
     Minimises ``1/2 ||x - z D||^2 + ridge/2 ||z||^2`` over codes ``z >= 0`` and, in `fit`, over
-    dictionaries ``D >= 0`` with atoms in the unit ball, or with the same ridge.
+    dictionaries ``D >= 0`` with atoms of unit norm, or with the same ridge.
 
     Parameters
     ----------
+    n_components
+        The number of atoms.
     ridge
         The weight of the quadratic penalty.
-    n_components, transform_algorithm, layers, regime, steps, passes, threads, random_state
+    tol
+        `fit` stops when the objective has decreased by less than this fraction in ten iterations;
+        None means 1e-4.
+    transform_algorithm, max_iter, layers, regime, steps, threads, verbose, callback, random_state
         As for `SparseCoding`.
 
     Attributes
     ----------
-    components_, model_, encoder_, gap_, n_samples_seen_
-        As for `SparseCoding`. `components_` is non-negative.
+    components_
+        The atoms, shape (n_components, m), in the dtype of X. They are sorted by the energy of
+        their part ``||z_j||^2 ||d_j||^2``, the largest first.
+    reconstruction_err_
+        ``||X - Z D||_F`` over the observed entries.
+    model_, encoder_, gap_, n_samples_seen_, n_iter_, objective_, history_, converged_
+        As for `SparseCoding`.
 
     See Also
     --------
     RobustNMF : The same with outliers.
+
+    Notes
+    -----
+    `fit` starts from singular vectors and uses accelerated HALS with extrapolation; see
+    `pursuit.nonnegative_factors`.
 
     Examples
     --------
     >>> import numpy as np
     >>> from pursuit.estimators import NMF
     >>> X = np.random.default_rng(0).random((200, 8))
-    >>> NMF(3, layers=3, steps=20).fit_transform(X).min() >= 0
+    >>> NMF(3).fit_transform(X).min() >= 0
     np.True_
     """
 
@@ -67,20 +97,24 @@ class NMF(Transformer):
         n_components: int = 8,
         *,
         ridge: float = 0.0,
-        transform_algorithm: str = "encoder",
+        transform_algorithm: str = "exact",
+        tol: float | None = None,
+        max_iter: int = 500,
         layers: int = 10,
         regime: Any = "unsupervised",
         steps: int | None = None,
-        passes: int | None = None,
         threads: int | None = None,
+        verbose: int = 0,
+        callback: Callback | None = None,
         random_state: Any = None,
     ) -> None:
         super().__init__(
-            n_components, transform_algorithm, layers, regime, steps, passes, threads, random_state
-        )
+            n_components, transform_algorithm, tol, max_iter, layers, regime, steps, threads,
+            verbose, callback, random_state,
+        )  # fmt: skip
         self.ridge = ridge
 
-    def _initial_model(self, x: Tensor, seed: int) -> SparseModel:
+    def _start(self, x: Tensor, seed: int) -> Start:
         return start_nmf(x, self.n_components, self.ridge, seed=seed)
 
 
@@ -96,13 +130,13 @@ class _Robust(Transformer):
         Parameters
         ----------
         X
-            Signals as rows, shape (n, m).
+            Signals as rows, shape (n, m); NaN means not observed.
 
         Returns
         -------
         Split
             `low_rank` and `outliers`, shape (n, m), and `scores`, shape (n, n_components). What
-            remains of X is noise.
+            remains of X is noise. The low-rank part has no missing entries.
         """
         check_is_fitted(self)
         codes = self._encode(self._checked(X), stacklevel=4)
@@ -110,16 +144,59 @@ class _Robust(Transformer):
         low_rank = self._uncentred(scores @ self.components_.astype(codes.dtype))
         return Split(low_rank, outliers, scores, outliers)
 
+    def outlier_mask(self, X: Any, false_alarms: float = 0.001) -> Array:
+        """Mark the entries of signals that are outliers.
+
+        An entry is marked if it differs from the low-rank part by more than Gaussian noise would
+        with the probability `false_alarms`. The noise level is that of the residuals of `fit`. The
+        `outliers` of `split` differ from zero at more entries, since they also take up the tails
+        of the noise.
+
+        Parameters
+        ----------
+        X
+            Signals as rows, shape (n, m). Missing entries are not marked.
+        false_alarms
+            The fraction of other entries that may be marked, between 0 and 1.
+
+        Returns
+        -------
+        ndarray of bool
+            True where an entry is an outlier, shape (n, m).
+        """
+        if not 0 < false_alarms < 1:
+            raise ValueError(f"false_alarms must lie between 0 and 1, got {false_alarms}")
+        residuals = np.asarray(self._checked(X)) - self.split(X).low_rank
+        sides = 1 if self._nonnegative else 2
+        limit = NormalDist().inv_cdf(1 - false_alarms / sides) * self._residual_level
+        values = residuals if self._nonnegative else np.abs(residuals)
+        marked: Array = values > limit
+        return marked
+
     def _visible(self, codes: Array) -> Array:
         return np.ascontiguousarray(codes[:, : self._n_features_out])
 
-    def _initial_model(self, x: Tensor, seed: int) -> SparseModel:
+    def _start(self, x: Tensor, seed: int) -> Start:
         nonnegative, n = self._nonnegative, self.n_components
         atoms = n if nonnegative else min(n, x.shape[1])
         weights: Any = {"lam": self.lam, "lam_star": self.lam_star}
-        model = start_robust(x, atoms, nonnegative=nonnegative, seed=seed, **weights)
-        self.lam_, self.lam_star_ = model.lam, model.lam_star
-        return model
+        fit = self._robust_fit(x, atoms, seed)
+        start = start_robust(x, atoms, nonnegative=nonnegative, seed=seed, fit=fit, **weights)
+        self.lam_, self.lam_star_ = start.model.lam, start.model.lam_star
+        self.noise_ = float(start.sigma or 0.0)
+        self._residual_level = max(self.noise_, least_robust_noise(x))
+        return start
+
+    def _robust_fit(self, x: Tensor, atoms: int, seed: int) -> RobustFit:
+        return robust_fit(x, min(atoms, *x.shape), seed)
+
+    def _adopt(self, x: Tensor, learned: Learned[Any]) -> None:
+        super()._adopt(x, learned)
+        level = residual_level(x, learned.codes, learned.model.dictionary.T)
+        self._residual_level = max(level, least_robust_noise(x))
+
+    def _remove_outliers(self, residuals: Tensor) -> None:
+        residuals.clamp_(None if self._nonnegative else -self.lam_, self.lam_)
 
 
 class RobustPCA(_Robust):
@@ -127,30 +204,46 @@ class RobustPCA(_Robust):
 
     Minimises ``1/2 ||x - s D - o||^2 + lam_star/2 ||s||^2 + lam ||o||_1`` over scores s and
     outliers o and, in `fit`, over D with ``lam_star/2 ||D||^2``, which is the nuclear norm of the
-    low-rank part in factored form. Unlike the convex problem it has codes for new data.
+    low-rank part in factored form. `fit` solves that convex problem (principal component pursuit);
+    unlike it, the estimator has codes for new data.
 
     Parameters
     ----------
     n_components
-        The number of directions, at most the number of features; too many do little harm.
+        The largest rank of the low-rank part, at most the number of features; too many do little
+        harm.
     lam
-        The weight of the outliers. "auto" is ``sqrt(2) sigma``, with the noise level sigma of
-        `SparseCoding`.
+        The weight of the outliers. "auto" is ``sqrt(2) sigma`` with the noise level sigma, see
+        `noise_`.
     lam_star
         The weight of the scores and, once for all n rows of `fit`, of the directions. "auto" is
         ``sqrt(2 max(n, m)) sigma``.
     center
         Whether to subtract the mean of the data, computed without outliers.
-    transform_algorithm, layers, regime, steps, passes, threads, random_state
+    tol
+        `fit` stops when the gap to the optimum of the convex problem is at most this fraction of
+        the objective or, if the solution has more directions than `n_components`, when the
+        low-rank part changes by at most this fraction; None means 1e-5.
+    transform_algorithm, max_iter, layers, regime, steps, threads, verbose, callback, random_state
         As for `SparseCoding`.
 
     Attributes
     ----------
     components_
-        The directions D, shape (n_components, m), float32; neither orthogonal nor of unit norm.
+        The directions, shape (n_components, m), in the dtype of X: right singular vectors of the
+        low-rank part times the roots of the singular values, in decreasing order; practically zero
+        beyond its rank.
+    noise_
+        The noise level: the standard deviation of the entries from a robust low-rank fit, without
+        outliers. Weights use at least 1e-8 of the size of a typical entry (1e-5 in float32).
     lam_, lam_star_
         The weights.
-    mean_, model_, encoder_, gap_, n_samples_seen_
+    certificate_
+        ``||X - L - O||_2 / lam_star``. At most 1, up to the tolerance, if `fit` has solved the
+        convex problem; larger if `n_components` is smaller than the rank of its solution.
+    reconstruction_err_
+        ``||X - L - O||_F`` over the observed entries.
+    mean_, model_, encoder_, gap_, n_samples_seen_, n_iter_, objective_, history_, converged_
         As for `SparseCoding`.
 
     See Also
@@ -165,9 +258,11 @@ class RobustPCA(_Robust):
     >>> rng = np.random.default_rng(0)
     >>> X = rng.standard_normal((200, 2)) @ rng.standard_normal((2, 12))
     >>> X[3, 4] += 10
-    >>> parts = RobustPCA(2, transform_algorithm="exact").fit(X).split(X)
-    >>> divmod(int(parts.outliers.argmax()), 12)
+    >>> pca = RobustPCA(2).fit(X)
+    >>> divmod(int(pca.split(X).outliers.argmax()), 12)
     (3, 4)
+    >>> int(pca.outlier_mask(X, false_alarms=1e-6).sum())
+    1
     """
 
     def __init__(
@@ -177,50 +272,96 @@ class RobustPCA(_Robust):
         lam: float | str = "auto",
         lam_star: float | str = "auto",
         center: bool = True,
-        transform_algorithm: str = "encoder",
+        transform_algorithm: str = "exact",
+        tol: float | None = None,
+        max_iter: int = 500,
         layers: int = 10,
         regime: Any = "unsupervised",
         steps: int | None = None,
-        passes: int | None = None,
         threads: int | None = None,
+        verbose: int = 0,
+        callback: Callback | None = None,
         random_state: Any = None,
     ) -> None:
         super().__init__(
-            n_components, transform_algorithm, layers, regime, steps, passes, threads, random_state
-        )
+            n_components, transform_algorithm, tol, max_iter, layers, regime, steps, threads,
+            verbose, callback, random_state,
+        )  # fmt: skip
         self.lam, self.lam_star, self.center = lam, lam_star, center
 
-    def _choose_mean(self, X: Array) -> Array | None:
+    def _centre(self, X: Array) -> Tensor:
+        self.mean_ = None
+        if self.center:
+            some = torch.from_numpy(X[sample_rows(len(X), MEDIAN_ROWS)])
+            self.mean_ = some.nanmedian(dim=0)[0].nan_to_num_(nan=0.0).numpy()
+        return self._centred(X)
+
+    def _robust_fit(self, x: Tensor, atoms: int, seed: int) -> RobustFit:
         if not self.center:
-            return None
-        cleaned, _ = clean(X, self.n_components, self._seed())
-        mean: Array = cleaned.mean(axis=0).astype(X.dtype)
-        return mean
+            return super()._robust_fit(x, atoms, seed)
+        # what the medians have left of the mean is one more direction
+        fit = super()._robust_fit(x, atoms + 1, seed)
+        left, right = fit.factors
+        average = left.mean(dim=0)
+        residuals = Residuals(x)
+        clip = residuals.clipped(OUTLIER * fit.sigma)
+        ones = torch.full((len(x), 1), 1 / len(x), dtype=x.dtype)
+        shift = right @ average + residuals.transposed_times(left, right, clip, ones)[0][0]
+        x -= shift
+        self.mean_ = self.mean_ + shift.numpy()
+        left, right = Factors.of(left - average, right)
+        return fit._replace(factors=Factors(left[:, :atoms], right[:, :atoms]))
+
+    def _adopt(self, x: Tensor, learned: Learned[Any]) -> None:
+        super()._adopt(x, learned)
+        self.certificate_ = learned.certificate
+
+    def _statistics(self, x: Tensor, learned: Learned[Any]) -> OnlineDictionary:
+        # the optimal dictionary is (A + lam_star I)^-1 B
+        online = OnlineDictionary.of(learned.model, total=len(x))
+        atoms, scores = online.atoms, learned.codes.double()
+        squares = scores.T @ scores
+        products = squares @ atoms + self.lam_star_ * atoms
+        weight = torch.tensor(float(len(x)), dtype=torch.float64)
+        online.state = {"atoms": atoms, "A": squares, "B": products, "weight": weight}
+        online.decay(min(1.0, MEMORY / online.weight))
+        return online
 
 
 class RobustNMF(_Robust):
     """Non-negative parts that explain the data, and outliers in single entries.
 
     As `RobustPCA`, with scores, outliers and atoms that must be non-negative, and without a mean.
+    The problem is not convex.
 
     Parameters
     ----------
+    n_components
+        The number of atoms.
     lam, lam_star
         As for `RobustPCA`.
-    n_components, transform_algorithm, layers, regime, steps, passes, threads, random_state
+    tol
+        `fit` stops when the objective decreases by less than this fraction in one iteration; None
+        means 1e-4.
+    transform_algorithm, max_iter, layers, regime, steps, threads, verbose, callback, random_state
         As for `SparseCoding`.
 
     Attributes
     ----------
-    components_, model_, encoder_, gap_, n_samples_seen_, lam_, lam_star_
-        As for `RobustPCA`. `components_` is non-negative.
+    components_
+        The atoms, shape (n_components, m), in the dtype of X, sorted by the energy of their part,
+        the largest first.
+    model_, encoder_, gap_, n_samples_seen_, n_iter_, objective_, history_, converged_
+        As for `SparseCoding`.
+    noise_, lam_, lam_star_, reconstruction_err_
+        As for `RobustPCA`.
 
     Examples
     --------
     >>> import numpy as np
     >>> from pursuit.estimators import RobustNMF
     >>> X = np.random.default_rng(0).random((200, 8))
-    >>> parts = RobustNMF(3, layers=3, steps=20).fit(X).split(X)
+    >>> parts = RobustNMF(3).fit(X).split(X)
     >>> parts.scores.shape, parts.outliers.min() >= 0
     ((200, 3), np.True_)
     """
@@ -233,15 +374,23 @@ class RobustNMF(_Robust):
         *,
         lam: float | str = "auto",
         lam_star: float | str = "auto",
-        transform_algorithm: str = "encoder",
+        transform_algorithm: str = "exact",
+        tol: float | None = None,
+        max_iter: int = 500,
         layers: int = 10,
         regime: Any = "unsupervised",
         steps: int | None = None,
-        passes: int | None = None,
         threads: int | None = None,
+        verbose: int = 0,
+        callback: Callback | None = None,
         random_state: Any = None,
     ) -> None:
         super().__init__(
-            n_components, transform_algorithm, layers, regime, steps, passes, threads, random_state
-        )
+            n_components, transform_algorithm, tol, max_iter, layers, regime, steps, threads,
+            verbose, callback, random_state,
+        )  # fmt: skip
         self.lam, self.lam_star = lam, lam_star
+
+    def _statistics(self, x: Tensor, learned: Learned[Any]) -> OnlineDictionary:
+        outliers = (x - learned.codes @ learned.model.dictionary - self.lam_).clamp_min_(0)
+        return super()._statistics(x - outliers, learned)

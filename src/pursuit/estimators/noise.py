@@ -5,59 +5,35 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from sklearn.utils.extmath import randomized_svd
+import torch
+from torch import Tensor
 
-from ..sampling import Array, sample_rows
+from ..sampling import sample_rows
+from ..solvers.low_rank import robust_fit
 
-#: 1.4826 median|r| is the standard deviation of Gaussian noise r
-MAD_TO_SIGMA = 1.4826
-#: the noise is at least this fraction of the size of a typical entry
+#: the noise of sparse models is at least this fraction of the size of a typical entry
 LEAST_NOISE = 0.01
-#: number of rows on which noise is measured and from which initial dictionaries are computed
+#: number of rows on which the noise of sparse models is measured
 MEASURED_ROWS = 2000
-#: the most rounds of fitting and removing outliers; an outlier is larger than OUTLIER sigma
-ROUNDS, OUTLIER = 50, 3.0
-#: matrices whose smaller side is larger than this are fitted by a randomised decomposition
-LARGE = 400
+#: the noise of robust models is at least this fraction of the size of a typical entry
+LEAST_ROBUST_NOISE = {torch.float64: 1e-8, torch.float32: 1e-5}
 
 
-def clean(x: Array, rank: int, seed: int = 0) -> tuple[Array, float]:
-    """Remove outliers and estimate the standard deviation sigma of the noise.
+def noise_level(x: Tensor, rank: int, seed: int = 0) -> float:
+    """Estimate the noise level of a sparse model with `rank` atoms.
 
-    A principal component fit of rank k to the centred rows alternates with replacing the entries
-    whose residual r exceeds 3 sigma by their fitted values, where
-    ``sigma = 1.4826 median|r| sqrt(n m / ((n - k)(m - k)))`` over the other entries. The first fit
-    is to the data clipped to three deviations around the median of each column. k is at most half
-    of the smaller side of x, and only a random sample of 2000 rows is used and returned, in
-    float64. The sigma returned is at least 1 % of the size of a typical entry.
+    This is the sigma of `robust_fit`, with a rank of at most half of the smaller side of x, on at
+    most 2000 random rows; and at least 1 % of the size of a typical entry.
     """
-    rows: Array = np.asarray(x)[sample_rows(len(x), MEASURED_ROWS, seed)].astype(np.float64)
-    least = LEAST_NOISE * _typical_size(rows)
-    n, m = rows.shape
-    k = min(rank, min(n, m) // 2)
-    centre = np.median(rows, axis=0)
-    spread = OUTLIER * MAD_TO_SIGMA * np.median(np.abs(rows - centre), axis=0)
-    cleaned = np.where(spread > 0, np.clip(rows, centre - spread, centre + spread), rows)
-    usual = np.ones(rows.shape, dtype=bool)
-    sigma = 0.0
-    for _ in range(ROUNDS):
-        mean = cleaned.mean(axis=0)
-        fit = mean + _low_rank(cleaned - mean, k, seed)
-        residual = np.abs(rows - fit)
-        before, sigma = sigma, MAD_TO_SIGMA * float(np.median(residual[usual]))
-        sigma *= math.sqrt(n * m / ((n - k) * (m - k)))
-        if sigma == 0:
-            return rows, least
-        usual = residual <= OUTLIER * sigma
-        cleaned = np.where(usual, rows, fit)
-        if abs(sigma - before) <= 1e-3 * sigma:
-            break
-    return cleaned, max(sigma, least)
+    rows = x[torch.from_numpy(sample_rows(len(x), MEASURED_ROWS, seed))]
+    most = min(rank, min(rows.shape) // 2)
+    sigma = robust_fit(_centred(rows), most, seed).sigma if most > 0 else 0.0
+    return max(sigma, LEAST_NOISE * _typical_size(rows))
 
 
-def noise_level(x: Array, rank: int, seed: int = 0) -> float:
-    """Return the standard deviation of the noise, estimated by `clean`."""
-    return clean(x, rank, seed)[1]
+def least_robust_noise(x: Tensor) -> float:
+    """The smallest noise level of robust models: what the precision of the data allows."""
+    return LEAST_ROBUST_NOISE.get(x.dtype, 1e-5) * _typical_size(x)
 
 
 def robust_weights(sigma: float, rows: int, features: int) -> tuple[float, float]:
@@ -93,28 +69,18 @@ def as_weight_or_auto(value: float | str, name: str) -> float | None:
     return number
 
 
-def _typical_size(rows: Array) -> float:
-    """The median norm of the rows, minus the column medians, divided by ``sqrt(m)``.
+def _centred(rows: Tensor) -> Tensor:
+    return rows - rows.nanmedian(dim=0)[0].nan_to_num_(nan=0.0)
+
+
+def _typical_size(x: Tensor) -> float:
+    """The median norm of some rows, minus the column medians, divided by ``sqrt(m)``.
 
     If that is 0 nothing is subtracted, and if it is still 0 the size is 1.
     """
-    for values in (rows - np.median(rows, axis=0), rows):
-        size = float(np.median(np.linalg.norm(values, axis=1))) / math.sqrt(rows.shape[1])
+    rows = x[torch.from_numpy(sample_rows(len(x), MEASURED_ROWS // 10))]
+    for values in (_centred(rows), rows):
+        size = float(values.nan_to_num(nan=0.0).norm(dim=1).median()) / math.sqrt(rows.shape[1])
         if size > 0:
             return size
     return 1.0
-
-
-def _low_rank(x: Array, rank: int, seed: int) -> Array:
-    """The best approximation of a given rank."""
-    if rank == 0:
-        return np.zeros_like(x)
-    if min(x.shape) <= LARGE or rank > min(x.shape) // 4:
-        # eigenvectors of the smaller Gram matrix take much less time than a decomposition of x
-        if x.shape[1] <= x.shape[0]:
-            vectors = np.linalg.eigh(x.T @ x)[1][:, -rank:]
-            return np.asarray(x @ vectors @ vectors.T)
-        vectors = np.linalg.eigh(x @ x.T)[1][:, -rank:]
-        return np.asarray(vectors @ (vectors.T @ x))
-    left, values, right = randomized_svd(x, rank, n_iter=2, random_state=seed)
-    return np.asarray((left * values) @ right)

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
-from ..models import SparseModel
 from ..penalties import Penalty
+from ..progress import Callback
 from ..sampling import Array
 from .base import Transformer
-from .start import start_sparse
+from .start import Start, start_sparse
 
 
 class SparseCoding(Transformer):
-    """Sparse codes over a learned dictionary, from a trained encoder or from the exact solver.
+    """Sparse codes over a learned dictionary, from the exact solver or from a trained encoder.
 
     Minimises ``1/2 ||x - z D||^2 + psi(z)`` over codes z and, in `fit`, over dictionaries D with
     atoms of unit norm; psi is ``lam ||z||_1`` or another penalty.
@@ -27,10 +28,9 @@ class SparseCoding(Transformer):
     lam
         The weight of the penalty: of single coefficients, or of groups if ``penalty="group"``.
         "auto" is ``sigma sqrt(2 log q)`` for q atoms, or ``sigma (sqrt(g) + sqrt(2 log R))`` for R
-        groups of g atoms; for "hilasso" half of each. sigma is the noise level: 1.4826 times the
-        median absolute residual of a principal component fit of rank q (at most half of the
-        smaller side of X) to the centred data, corrected for the degrees of freedom, without
-        entries above 3 sigma, and at least 1 % of the size of a typical entry.
+        groups of g atoms; for "hilasso" half of each. sigma is the noise level: the standard
+        deviation of the entries from a robust low-rank fit of rank q (at most half of the smaller
+        side of X), without outliers, and at least 1 % of the size of a typical entry.
     lam_group
         The weight of the groups if ``penalty="hilasso"``.
     penalty
@@ -43,7 +43,14 @@ class SparseCoding(Transformer):
     center
         Whether to subtract the mean of the data.
     transform_algorithm
-        "encoder": codes of an encoder that `fit` trains; "exact": codes of the exact solver.
+        "exact": codes of the exact solver; "encoder": codes of an encoder that `fit` trains, which
+        takes longer to fit and has a small, constant cost for new data. `train_encoder` adds an
+        encoder to a fitted estimator.
+    tol
+        `fit` stops when the objective decreases by less than this fraction in one iteration; None
+        means 1e-3.
+    max_iter
+        The largest number of iterations of `fit`.
     layers
         The number of layers of the encoder.
     regime
@@ -51,22 +58,24 @@ class SparseCoding(Transformer):
         (codes near the exact ones), or an object of `pursuit.regimes`.
     steps
         The number of training steps of the encoder; None chooses it by the size of the encoder.
-    passes
-        The number of passes over the data to learn the dictionary; None makes 30 000 samples
-        altogether, in at most 30 passes.
     threads
         The number of threads of the compiled encoder; None uses all cores.
+    verbose
+        Whether to print the progress of `fit`, about once a second.
+    callback
+        A function that is called with a `pursuit.progress.Progress` after each iteration; a true
+        return value ends the learning.
     random_state
         Seeds all random numbers. None means 0: the same data give the same result.
 
     Attributes
     ----------
     components_
-        The atoms, shape (n_components, m), float32.
+        The atoms, shape (n_components, m), in the dtype of X.
     model_
         The model that is solved, see `pursuit.models`.
     encoder_
-        The trained torch encoder, None with ``transform_algorithm="exact"``.
+        The trained torch encoder, None if there is none.
     lam_, lam_group_
         The weights of the penalty; None where it has none.
     mean_
@@ -76,6 +85,11 @@ class SparseCoding(Transformer):
         the data of the last `fit` or `partial_fit`; 0 without an encoder.
     n_samples_seen_
         The number of rows that the estimator has learned from.
+    n_iter_, objective_, history_, converged_
+        Of `fit`: the number of iterations, the objective at the end and during them, and whether
+        they sufficed.
+    reconstruction_err_
+        ``||X - Z D||_F`` over the observed entries.
 
     See Also
     --------
@@ -86,8 +100,10 @@ class SparseCoding(Transformer):
     >>> import numpy as np
     >>> from pursuit.estimators import SparseCoding
     >>> X = np.random.default_rng(0).standard_normal((200, 8))
-    >>> coder = SparseCoding(n_components=12, lam=0.5, layers=3, steps=20)
-    >>> coder.fit_transform(X).shape
+    >>> coder = SparseCoding(n_components=12, lam=0.5).fit(X)
+    >>> coder.transform(X).shape
+    (200, 12)
+    >>> coder.train_encoder(X, layers=3, steps=20).transform(X).shape
     (200, 12)
     """
 
@@ -101,29 +117,33 @@ class SparseCoding(Transformer):
         groups: Sequence[Sequence[int]] | None = None,
         nonnegative: bool = False,
         center: bool = False,
-        transform_algorithm: str = "encoder",
+        transform_algorithm: str = "exact",
+        tol: float | None = None,
+        max_iter: int = 500,
         layers: int = 10,
         regime: Any = "unsupervised",
         steps: int | None = None,
-        passes: int | None = None,
         threads: int | None = None,
+        verbose: int = 0,
+        callback: Callback | None = None,
         random_state: Any = None,
     ) -> None:
         super().__init__(
-            n_components, transform_algorithm, layers, regime, steps, passes, threads, random_state
-        )
+            n_components, transform_algorithm, tol, max_iter, layers, regime, steps, threads,
+            verbose, callback, random_state,
+        )  # fmt: skip
         self.lam, self.lam_group = lam, lam_group
         self.penalty, self.groups = penalty, groups
         self.nonnegative, self.center = nonnegative, center
 
-    def _choose_mean(self, X: Array) -> Array | None:
-        mean: Array | None = X.mean(axis=0) if self.center else None
-        return mean
+    def _centre(self, X: Array) -> Tensor:
+        self.mean_ = np.nan_to_num(np.nanmean(X, axis=0)) if self.center else None
+        return self._centred(X)
 
-    def _initial_model(self, x: Tensor, seed: int) -> SparseModel:
+    def _start(self, x: Tensor, seed: int) -> Start:
         names = ("penalty", "lam", "lam_group", "groups", "nonnegative")
         settings: Any = {name: getattr(self, name) for name in names}
-        model = start_sparse(x, self.n_components, seed=seed, **settings)
-        self.lam_: float | None = getattr(model, "lam", None)
-        self.lam_group_: float | None = getattr(model, "lam_group", None)
-        return model
+        start = start_sparse(x, self.n_components, seed=seed, **settings)
+        self.lam_: float | None = getattr(start.model, "lam", None)
+        self.lam_group_: float | None = getattr(start.model, "lam_group", None)
+        return start

@@ -1,31 +1,48 @@
-"""Initial models: weights that follow from the noise, and dictionaries to start learning from.
+"""Where learning starts: weights that follow from the noise, and an initial dictionary.
 
-``pursuit.learn(x, model=start_sparse(x, 64))`` does what estimators do before training an encoder.
+``learn_in_batch(x, *start_robust(x, 8)[:2])`` does what `RobustPCA` does in `fit`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from .._checks import require_choice
-from ..dictionary import draw, learn
+from ..dictionary import draw
 from ..models import NMF, GroupLasso, HiLasso, Lasso, RobustNMF, RobustPCA, SparseModel
+from ..nonnegative_factors import nonnegative_parts, nonnegative_start
 from ..operators import without_zero_atoms
 from ..penalties import Penalty
-from ..sampling import Array, sample_rows
-from ..solvers.accuracy import ROUGH, exact_codes
+from ..solvers.low_rank import Factors, RobustFit, robust_fit
 from . import noise
 from .noise import as_weight_or_auto
 
-__all__ = ["start_nmf", "start_robust", "start_sparse"]
+__all__ = ["Start", "start_nmf", "start_robust", "start_sparse"]
 
-#: passes of the plain NMF from which a non-negative low-rank dictionary starts
-START_PASSES = 20
+#: initial atoms of robust models have at least this fraction of the largest singular value
+LEAST_VALUE = 0.01
+
+
+class Start(NamedTuple):
+    """Where learning starts.
+
+    Attributes
+    ----------
+    model
+        The model, with its weights and an initial dictionary.
+    init
+        Initial codes or an initial low-rank part for `learn_in_batch`, or None.
+    sigma
+        The noise level, or None where it was not measured.
+    """
+
+    model: Any
+    init: Tensor | Factors | None
+    sigma: float | None
 
 
 def start_sparse(
@@ -38,13 +55,13 @@ def start_sparse(
     groups: Sequence[Sequence[int]] | None = None,
     nonnegative: bool = False,
     seed: int = 0,
-) -> SparseModel:
+) -> Start:
     """Build a sparse model on a dictionary of random samples.
 
     Parameters
     ----------
     x
-        Signals, shape (n, m), centred if the model is for centred signals.
+        Signals, shape (n, m), centred if the model is for centred signals. NaN means not observed.
     atoms, seed
         The number of atoms, and a random seed.
     penalty, lam, lam_group, groups, nonnegative
@@ -52,46 +69,57 @@ def start_sparse(
 
     Returns
     -------
-    SparseModel
+    Start
         A `Lasso`, `GroupLasso` or `HiLasso`, or a `SparseModel` with the given penalty object.
     """
-    dictionary = draw(x if bool(x.any()) else torch.ones_like(x), atoms, seed)
+    rows = x.nan_to_num(nan=0.0)
+    dictionary = draw(rows if bool(rows.any()) else torch.ones_like(rows), atoms, seed)
     if isinstance(penalty, Penalty):
-        return SparseModel(dictionary, penalty)
+        return Start(SparseModel(dictionary, penalty), None, None)
     if not isinstance(penalty, str):
         raise TypeError(f"penalty must be a name or a Penalty, got {type(penalty).__name__}")
     require_choice(penalty, ("l1", "group", "hilasso"), "penalty")
     weight, weight_group = as_weight_or_auto(lam, "lam"), as_weight_or_auto(lam_group, "lam_group")
     auto = weight is None or (penalty == "hilasso" and weight_group is None)
-    sigma = noise.noise_level(x.numpy(), atoms, seed) if auto else 0.0
+    sigma = noise.noise_level(x, atoms, seed) if auto else None
+    level = sigma or 0.0
     if penalty == "l1":
-        weight = noise.lasso_weight(sigma, atoms) if weight is None else weight
-        return Lasso(dictionary, weight, nonnegative)
+        weight = noise.lasso_weight(level, atoms) if weight is None else weight
+        return Start(Lasso(dictionary, weight, nonnegative), None, sigma)
     if not groups:
         raise ValueError(
             f"penalty={penalty!r} needs groups, lists of atom indices such as [[0, 1], [2, 3]]"
         )
-    auto_group = noise.group_weight(sigma, [len(group) for group in groups])
+    auto_group = noise.group_weight(level, [len(group) for group in groups])
     if penalty == "group":
         weight = auto_group if weight is None else weight
-        return GroupLasso(dictionary, groups, weight, nonnegative)
-    weight = noise.lasso_weight(sigma, atoms) / 2 if weight is None else weight
+        return Start(GroupLasso(dictionary, groups, weight, nonnegative), None, sigma)
+    weight = noise.lasso_weight(level, atoms) / 2 if weight is None else weight
     weight_group = auto_group / 2 if weight_group is None else weight_group
-    return HiLasso(dictionary, groups, weight_group, weight, nonnegative)
+    return Start(HiLasso(dictionary, groups, weight_group, weight, nonnegative), None, sigma)
 
 
-def start_nmf(x: Tensor, atoms: int, ridge: float = 0.0, *, seed: int = 0) -> NMF:
-    """Build an NMF on the dictionary of `low_rank_start`.
+def start_nmf(x: Tensor, atoms: int, ridge: float = 0.0, *, seed: int = 0) -> Start:
+    """Build an NMF on non-negative parts of singular vectors.
 
     Parameters
     ----------
     x
-        Non-negative signals, shape (n, m).
+        Non-negative signals, shape (n, m). NaN means not observed.
     atoms, ridge, seed
         The number of atoms, the weight of the ridge on codes and dictionary, and a random seed.
+
+    Returns
+    -------
+    Start
+        The `NMF`, and initial codes. Without a ridge the atoms have unit norm.
     """
-    rows = x[torch.from_numpy(sample_rows(len(x), noise.MEASURED_ROWS, seed))].double().numpy()
-    return NMF(low_rank_start(rows, atoms, ridge, len(x), nonnegative=True, seed=seed), ridge)
+    codes, dictionary = nonnegative_start(x, atoms, seed)
+    if ridge == 0:
+        norms = dictionary.norm(dim=1)
+        norms = torch.where(norms > 0, norms, 1.0)
+        codes, dictionary = codes * norms, dictionary / norms[:, None]
+    return Start(NMF(without_zero_atoms(dictionary), ridge), codes, None)
 
 
 def start_robust(
@@ -102,66 +130,48 @@ def start_robust(
     lam_star: float | str = "auto",
     nonnegative: bool = False,
     seed: int = 0,
-) -> RobustPCA:
-    """Build a robust PCA or robust NMF on the dictionary of `low_rank_start` for cleaned data.
+    fit: RobustFit | None = None,
+) -> Start:
+    """Build a robust PCA or a robust NMF on a robust low-rank fit of the data.
+
+    With singular values s and right singular vectors V of the fit, the atoms of robust PCA are
+    ``sqrt(max(s - lam_star, s_1/100)) V'``, the factor that balances a ridge on codes and
+    dictionary. Those of robust NMF are non-negative parts of V, with the same norms.
 
     Parameters
     ----------
     x
-        Signals, shape (n, m), centred if the model is for centred signals.
+        Signals, shape (n, m), centred if the model is for centred signals. NaN means not observed.
     atoms, seed
         The number of atoms, and a random seed.
     lam, lam_star
         As for `RobustPCA`.
     nonnegative
         Whether scores, outliers and dictionary must be non-negative, as in a `RobustNMF`.
+    fit
+        The low-rank fit of x, if it is known.
+
+    Returns
+    -------
+    Start
+        The model, the low-rank fit, and the noise level.
     """
     outliers, low_rank = as_weight_or_auto(lam, "lam"), as_weight_or_auto(lam_star, "lam_star")
-    cleaned, sigma = noise.clean(x.numpy(), atoms, seed)
+    fit = robust_fit(x, min(atoms, *x.shape), seed) if fit is None else fit
+    sigma = max(fit.sigma, noise.least_robust_noise(x))
     auto, auto_star = noise.robust_weights(sigma, *x.shape)
     outliers = auto if outliers is None else outliers
     low_rank = auto_star if low_rank is None else low_rank
-    start = low_rank_start(cleaned, atoms, low_rank, len(x), nonnegative=nonnegative, seed=seed)
-    return (RobustNMF if nonnegative else RobustPCA)(start, low_rank, outliers)
-
-
-def low_rank_start(
-    x: Array, atoms: int, ridge: float, samples: int, *, nonnegative: bool, seed: int
-) -> Tensor:
-    """Compute an initial dictionary of a low-rank model from a sample x of the data.
-
-    With singular values s (scaled to the number of samples in the data set) and right singular
-    vectors V the atoms are ``sqrt(max(s - ridge, s_1/100)) V'``, the factor that balances a ridge
-    on codes and dictionary. Random directions make up for missing singular vectors. A non-negative
-    dictionary comes from a plain NMF, in which the norms of the codes take the place of s. Without
-    a ridge, atoms have unit norm, and non-negative ones are samples.
-    """
-    rows = x if x.any() else np.abs(np.random.default_rng(seed).standard_normal(x.shape))
-    if nonnegative and ridge == 0:
-        return draw(torch.from_numpy(rows), atoms, seed, nonnegative=True).float()
     if nonnegative:
-        first, values = _nonnegative_factors(rows, atoms, seed)
+        first = nonnegative_parts(fit.factors, x, atoms, seed)[1]
     else:
-        _, sizes, vectors = np.linalg.svd(rows, full_matrices=False)
-        missing = max(0, atoms - len(vectors))
-        random = np.random.default_rng(seed).standard_normal((missing, x.shape[1]))
-        random /= np.linalg.norm(random, axis=1, keepdims=True)
-        first = np.concatenate([vectors, random])[:atoms]
-        values = np.pad(sizes, (0, missing))[:atoms]
-    if ridge > 0:
-        values = values * math.sqrt(samples / len(x))
-        first = first * np.sqrt(np.maximum(values - ridge, values.max() / 100))[:, None]
-    return without_zero_atoms(torch.from_numpy(first).float())
-
-
-def _nonnegative_factors(x: Array, atoms: int, seed: int) -> tuple[Array, Array]:
-    """Atoms of unit norm of a plain NMF, and the norms of their codes."""
-    rows = torch.from_numpy(x).clamp_min(0)
-    if not bool(rows.any()):
-        rows = torch.ones_like(rows)
-    start = NMF(draw(rows, atoms, seed, nonnegative=True))
-    model = learn(rows, model=start, passes=START_PASSES, seed=seed)
-    norms = model.dictionary.norm(dim=1, keepdim=True)
-    codes = exact_codes(model, rows, ROUGH) * norms.T
-    values = codes.norm(dim=0).clamp_min(torch.finfo(torch.float32).tiny)
-    return (model.dictionary / norms).numpy(), values.numpy()
+        missing = atoms - fit.factors.right.shape[1]
+        generator = torch.Generator().manual_seed(seed)
+        random = torch.randn((missing, x.shape[1]), generator=generator, dtype=x.dtype)
+        first = torch.cat([fit.factors.right.T, random])
+    values = fit.factors.values
+    values = torch.cat([values, values.new_zeros(atoms - len(values))])
+    sizes = (values - low_rank).clamp_min(LEAST_VALUE * max(float(values[0]), low_rank)).sqrt()
+    first = torch.nn.functional.normalize(first) * sizes[:, None]
+    kind = RobustNMF if nonnegative else RobustPCA
+    return Start(kind(without_zero_atoms(first), low_rank, outliers), fit.factors, fit.sigma)

@@ -1,22 +1,31 @@
 """Principal component pursuit: the convex nuclear-norm problem behind the factored robust models.
 
-A reference with a singular value decomposition per step. It splits one matrix and cannot code new
-rows.
+It splits one matrix and cannot code new rows; the estimator `RobustPCA` can.
 """
 
 from __future__ import annotations
 
+import math
+import time
 import warnings
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+from scipy.sparse.linalg import svds
 from torch import Tensor
 
 from .._checks import ArrayLike, as_float_matrix, as_number
-from ..certificates import certify_low_rank
+from ..progress import Callback, Progress
+from .low_rank import Factors, Residuals, approximate
 
-#: the number of steps between two evaluations of the certificate
-CHECK_EVERY = 10
+#: singular vectors computed beyond those in use, so that new ones can enter
+SPARE = 5
+#: the relative change of the low-rank part at which the first certificate is computed, and the
+#: fewest iterations between two of them
+FIRST_CHECK, BETWEEN = 1e-3, 5
+#: matrices whose smaller side is larger than this have their norm computed by Lanczos steps
+LARGE = 500
 
 
 class LowRankSplit(NamedTuple):
@@ -24,6 +33,32 @@ class LowRankSplit(NamedTuple):
 
     low_rank: Tensor
     outliers: Tensor
+
+
+class Pursuit(NamedTuple):
+    """The result of `pursue`.
+
+    Attributes
+    ----------
+    factors
+        The low-rank part.
+    objective, gap
+        The objective, and an upper bound of its distance to the optimum of the convex problem.
+    norm
+        The spectral norm of the residual ``X - L - O``, at most lam_star at the optimum.
+    iterations, converged
+        The number of iterations, and whether they sufficed.
+    history
+        The objective whenever it was computed.
+    """
+
+    factors: Factors
+    objective: float
+    gap: float
+    norm: float
+    iterations: int
+    converged: bool
+    history: Sequence[float]
 
 
 def principal_component_pursuit(
@@ -53,7 +88,8 @@ def principal_component_pursuit(
     -----
     With O eliminated, ``O = soft(X - L, lam)``, the data term becomes the Huber function, whose
     gradient has the Lipschitz constant 1. FISTA with restart minimises over L; its proximal step
-    soft-thresholds the singular values by lam_star. `certify_low_rank` computes the gap.
+    soft-thresholds the singular values by lam_star, which one step of subspace iteration
+    approximates. The gap is that of `certify_low_rank`.
 
     Examples
     --------
@@ -69,43 +105,167 @@ def principal_component_pursuit(
     if max_iter < 1:
         raise ValueError(f"max_iter must be at least 1, got {max_iter}")
     signals = matrix.double()
-    low = y = torch.zeros_like(signals)
-    t = 1.0
-    for count in range(1, max_iter + 1):
-        new = _shrink_singular_values(y + (signals - y).clamp(-weight, weight), star)
-        if float(((y - new) * (new - low)).sum()) > 0:
-            t = 1.0
-        following = (1 + (1 + 4 * t * t) ** 0.5) / 2
-        y = new + (t - 1) / following * (new - low)
-        low, t = new, following
-        if count % CHECK_EVERY == 0 or count == max_iter:
-            outliers = _outliers(signals, low, weight)
-            gap = certify_low_rank(signals, low, outliers, star, weight)
-            if gap <= tolerance * _objective(signals, low, outliers, star, weight):
-                break
-    else:
+    solved = pursue(signals, star, weight, tol=tolerance, max_iter=max_iter)
+    if not solved.converged:
         warnings.warn(
-            f"principal_component_pursuit stopped after {max_iter} steps with a gap of {gap:.2g}; "
-            "raise max_iter or tol",
+            f"principal_component_pursuit stopped after {solved.iterations} steps with a gap of "
+            f"{solved.gap:.2g}; raise max_iter or tol",
             stacklevel=2,
         )
+    low = solved.factors.product()
+    residual = signals - low
+    outliers = residual - residual.clamp(-weight, weight)
     return LowRankSplit(low.to(matrix.dtype), outliers.to(matrix.dtype))
 
 
-def _outliers(x: Tensor, low: Tensor, lam: float) -> Tensor:
-    residual = x - low
-    return residual - residual.clamp(-lam, lam)
+def pursue(
+    x: Tensor,
+    lam_star: float,
+    lam: float,
+    *,
+    rank: int | None = None,
+    start: Factors | None = None,
+    tol: float = 1e-6,
+    max_iter: int = 5000,
+    callback: Callback | None = None,
+) -> Pursuit:
+    """Solve the problem of `principal_component_pursuit` for the factors of L.
+
+    Parameters
+    ----------
+    x
+        The data, shape (n, m); NaN means not observed.
+    lam_star, lam
+        The weights of the nuclear norm and of the outliers.
+    rank
+        The largest rank of L. If the solution has a larger one, the result minimises the
+        objective locally among the matrices of this rank, and its gap shows that.
+    start
+        An initial L.
+    tol
+        Stop when the gap is at most this fraction of the objective or, where `rank` limits L,
+        when L changes by at most this fraction.
+    max_iter, callback
+        The largest number of iterations, and a function that is called with a `Progress` after
+        each; a true return value ends the iteration.
+    """
+    n, m = x.shape
+    smaller = min(n, m)
+    most = smaller if rank is None else min(rank, smaller)
+    residuals = Residuals(x)
+    clip = residuals.clipped(lam)
+    factors = _start(x, start, min(most, 0 if start is None else start.left.shape[1]))
+    basis = _extended(factors.right, min(factors.right.shape[1] + SPARE, most + SPARE, smaller))
+    at: tuple[Tensor, Tensor] = factors
+    t, check, history = 1.0, max(FIRST_CHECK, tol), []
+    began, state, converged, count, due = time.perf_counter(), _State(), False, 0, 1
+    for count in range(1, max_iter + 1):
+        left, values, basis, _ = approximate(residuals, at, basis, clip)
+        values = (values - lam_star).clamp_min(0)
+        active = int((values > 0).sum())
+        limited = active >= most < smaller
+        kept = min(active, most)
+        new = Factors(left[:, :kept] * values[:kept], basis[:, :kept])
+        change = _distance(new, factors)
+        if _inner(at, new) - _inner(at, factors) > _inner(new, new) - _inner(new, factors):
+            t = 1.0
+        following = (1 + math.sqrt(1 + 4 * t * t)) / 2
+        weight = (t - 1) / following
+        at = new
+        if weight > 0:
+            at = (
+                torch.cat([(1 + weight) * new.left, -weight * factors.left], dim=1),
+                torch.cat([new.right, factors.right], dim=1),
+            )
+        factors, t = new, following
+        if active == basis.shape[1] < min(smaller, most + SPARE):
+            basis = _extended(basis, min(2 * active, smaller, most + SPARE))
+        elif (change <= check and count >= due) or count == max_iter:
+            state = _state(residuals, factors, lam_star, lam)
+            history.append(state.objective)
+            met = state.gap <= tol * state.objective
+            if met or (limited and change <= tol) or check < 1e-15:
+                converged = met or limited
+                break
+            check, due = min(0.1 * check, 0.3 * change), count + BETWEEN
+        if callback is not None:
+            seconds = time.perf_counter() - began
+            detail = f"relative change {change:.1e}, rank {kept}"
+            if callback(Progress("low rank", count, max_iter, seconds=seconds, detail=detail)):
+                break
+    if not history:
+        state = _state(residuals, factors, lam_star, lam)
+        history.append(state.objective)
+    return Pursuit(factors, state.objective, state.gap, state.norm, count, converged, history)
 
 
-def _objective(x: Tensor, low: Tensor, outliers: Tensor, lam_star: float, lam: float) -> float:
-    data = float((x - low - outliers).square().sum()) / 2
-    nuclear = float(torch.linalg.matrix_norm(low, "nuc"))
-    return data + lam_star * nuclear + lam * float(outliers.abs().sum())
+class _State(NamedTuple):
+    objective: float = math.inf
+    gap: float = math.inf
+    norm: float = math.inf
 
 
-def _shrink_singular_values(matrix: Tensor, threshold: float) -> Tensor:
-    u, s, v = torch.linalg.svd(matrix, full_matrices=False)
-    s = (s - threshold).clamp_min(0)
-    rank = int((s > 0).sum())
-    shrunk: Tensor = (u[:, :rank] * s[:rank]) @ v[:rank]
-    return shrunk
+def _state(residuals: Residuals, factors: Factors, lam_star: float, lam: float) -> _State:
+    """Compute the objective and the gap.
+
+    With the clipped residual C and ``theta = min(1, lam_star/||C||_2)`` the dual point is
+    ``theta C``. Since ``<O, C> = lam ||O||_1``, the gap is ``(1 - theta)^2/2 ||C||_F^2 + lam_star
+    ||L||_* - theta <L, C> + (1 - theta) lam ||O||_1``, in which nothing cancels at the optimum.
+    """
+    clip = residuals.clipped(lam)
+    clipped = torch.empty_like(residuals.x)
+    outliers = 0.0
+    for rows, tile in residuals.tiles(*factors):
+        clipped[rows] = tile
+        clip(clipped[rows], rows)
+        outliers += float((tile - clipped[rows]).abs().nansum(dtype=torch.float64))
+    norm = _spectral_norm(clipped)
+    square = float(torch.linalg.vector_norm(clipped)) ** 2
+    nuclear = float(factors.values.sum())
+    product = float(((clipped @ factors.right) * factors.left).sum())
+    theta = 1.0 if norm <= lam_star else lam_star / norm
+    objective = square / 2 + lam_star * nuclear + lam * outliers
+    gap = (1 - theta) ** 2 / 2 * square + (1 - theta) * lam * outliers
+    return _State(objective, gap + max(lam_star * nuclear - theta * product, 0.0), norm)
+
+
+def _spectral_norm(matrix: Tensor) -> float:
+    if min(matrix.shape) > LARGE:
+        return float(svds(matrix.numpy(), k=1, return_singular_vectors=False, random_state=0)[0])
+    gram = matrix @ matrix.T if matrix.shape[0] <= matrix.shape[1] else matrix.T @ matrix
+    return math.sqrt(max(float(torch.linalg.eigvalsh(gram.double())[-1]), 0.0))
+
+
+def _start(x: Tensor, start: Factors | None, kept: int) -> Factors:
+    if start is None:
+        return Factors(x.new_zeros((x.shape[0], 0)), x.new_zeros((x.shape[1], 0)))
+    used = int((start.values[:kept] > 0).sum())
+    return Factors(start.left[:, :used].to(x.dtype), start.right[:, :used].to(x.dtype))
+
+
+def _extended(basis: Tensor, size: int) -> Tensor:
+    """An orthonormal basis of `size` columns, the first ones given, the others random."""
+    m, given = basis.shape
+    generator = torch.Generator().manual_seed(0)
+    random = torch.randn((m, max(size - given, 0)), generator=generator, dtype=basis.dtype)
+    extended: Tensor = torch.linalg.qr(torch.cat([basis, random], dim=1))[0]
+    return extended
+
+
+def _inner(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> float:
+    """The inner product of two matrices that are given by factors."""
+    return float(((one[0].T @ other[0]) * (one[1].T @ other[1])).sum())
+
+
+def _distance(new: Factors, old: Factors) -> float:
+    """The relative distance of two low-rank matrices."""
+    size = _inner(new, new)
+    square = size - 2 * _inner(new, old) + _inner(old, old)
+    if size == 0:
+        return 0.0 if square == 0 else math.inf
+    # the difference of almost equal numbers: below rounding it is computed from the factors
+    if square > 1e-8 * size:
+        return math.sqrt(square / size)
+    left = torch.cat([new.left, -old.left], dim=1)
+    right = torch.linalg.qr(torch.cat([new.right, old.right], dim=1))[1]
+    return float(torch.linalg.matrix_norm(left @ right.T)) / math.sqrt(size)
