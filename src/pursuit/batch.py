@@ -32,7 +32,7 @@ from .solvers.robust import NEWTON
 AnyModel = TypeVar("AnyModel", bound=SparseModel)
 
 #: default tolerances: NMF, robust PCA, robust NMF and all other models
-NMF_TOL, ROBUST_PCA_TOL, ROBUST_NMF_TOL, TOL = 1e-4, 1e-5, 1e-4, 1e-3
+NMF_TOL, ROBUST_PCA_TOL, ROBUST_NMF_TOL, TOL = 1e-3, 1e-5, 1e-4, 1e-3
 #: updates of all atoms between two computations of codes
 SWEEPS = 5
 
@@ -106,7 +106,7 @@ def learn_in_batch(
     tol
         For robust PCA, stop when the gap to the optimum of the convex problem is at most this
         fraction of the objective (1e-5 by default). For other models, stop when the objective
-        decreases by less than this fraction: for an NMF in ten iterations (1e-4), for robust NMF
+        decreases by less than this fraction: for an NMF in ten iterations (1e-3), for robust NMF
         (1e-4) and other models (1e-3) in one.
     max_iter
         The largest number of iterations.

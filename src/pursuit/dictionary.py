@@ -210,7 +210,11 @@ class OnlineDictionary:
 
         ridge = self._ridge if self.total is None else self._ridge * (self.weight / self.total)
         if not bool(self._ball.any() | self._nonnegative.any()):
-            self.atoms = torch.linalg.solve(self.A + torch.diag(ridge), self.B)
+            energy = self.A.diagonal()
+            alive = energy > DEAD * energy.mean()
+            if bool(alive.any()):
+                squares = (self.A + torch.diag(ridge))[alive][:, alive]
+                self.atoms[alive] = torch.linalg.solve(squares, self.B[alive])
             return
         arrays = self.atoms.numpy(), self.A.numpy(), self.B.numpy(), ridge.numpy()
         masks = self._ball.numpy(), self._nonnegative.numpy()

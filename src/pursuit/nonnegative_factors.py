@@ -89,7 +89,7 @@ def factorise(
     dictionary: Tensor,
     *,
     ridge: float = 0.0,
-    tol: float = 1e-4,
+    tol: float = 1e-3,
     max_iter: int = 500,
     callback: Callback | None = None,
 ) -> Factorisation:

@@ -238,7 +238,7 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         x = self._centred(signals).double()
         mask = ~torch.isnan(x)
         model = self.model_.to(torch.float64)
-        observed = None if bool(mask.all()) else mask.double()
+        observed = None if bool(mask.all()) else mask
         return -float(model.objective(x.nan_to_num(nan=0.0), codes, observed).mean())
 
     @property
@@ -341,7 +341,8 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         for batch in torch.split(x.to(model.dictionary), BATCH):
             self._online.remember(self.n_samples_seen_, most=MEMORY)
             codes = exact_codes(model, batch, ROUGH)
-            model = model.replace(**self._online.learn_batch(model, batch, codes))
+            updated = self._online.learn_batch(model, batch, codes, under_ridge=True)
+            model = model.replace(**updated)
         self._set_model(model)
 
     def _train(self, x: Tensor, layers: int, regime: Any, steps: int | None) -> None:
@@ -474,7 +475,7 @@ def as_callback(estimator: Any) -> Callback | None:
 
 def _masked_codes(model: SparseModel, x: Tensor) -> Tensor:
     mask = ~torch.isnan(x)
-    return solve(model, x.nan_to_num(nan=0.0), tol=EXACT, mask=mask.to(x)).codes
+    return solve(model, x.nan_to_num(nan=0.0), tol=EXACT, mask=mask).codes
 
 
 def _filled_by_means(x: Tensor) -> Tensor:

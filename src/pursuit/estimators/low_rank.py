@@ -58,7 +58,7 @@ class NMF(Transformer):
         The weight of the quadratic penalty.
     tol
         `fit` stops when the objective has decreased by less than this fraction in ten iterations;
-        None means 1e-4.
+        None means 1e-3.
     transform_algorithm, max_iter, layers, regime, steps, threads, verbose, callback, random_state
         As for `SparseCoding`.
 

@@ -24,6 +24,8 @@ SPARE = 5
 #: the relative change of the low-rank part at which the first certificate is computed, and the
 #: fewest iterations between two of them
 FIRST_CHECK, BETWEEN = 1e-3, 5
+#: changes below this fraction of the tolerance end the iteration if the rank is limited
+STILL = 1e-3
 #: matrices whose smaller side is larger than this have their norm computed by Lanczos steps
 LARGE = 500
 
@@ -143,8 +145,9 @@ def pursue(
     start
         An initial L.
     tol
-        Stop when the gap is at most this fraction of the objective or, where `rank` limits L,
-        when L changes by at most this fraction.
+        Stop when the gap is at most this fraction of the objective. If a rank is given, stop also
+        when L changes by at most this fraction and `rank` limits it, or by a thousandth of it:
+        weights far below the data let L change that slowly.
     max_iter, callback
         The largest number of iterations, and a function that is called with a `Progress` after
         each; a true return value ends the iteration.
@@ -184,8 +187,9 @@ def pursue(
             state = _state(residuals, factors, lam_star, lam)
             history.append(state.objective)
             met = state.gap <= tol * state.objective
-            if met or (limited and change <= tol) or check < 1e-15:
-                converged = met or limited
+            enough = rank is not None and change <= (tol if limited else STILL * tol)
+            if met or enough or check < 1e-15:
+                converged = met or enough
                 break
             check, due = min(0.1 * check, 0.3 * change), count + BETWEEN
         if callback is not None:
