@@ -38,7 +38,7 @@ components, activations = decompose(S, transformer=plain)
 tonal = components @ activations
 print(f"NMF                         {error(tonal, tones):5.1f}   {error(S - tonal, glide):5.0f}")
 
-robust = pu.RobustNMF(25, layers=7, steps=100, passes=10)
+robust = pu.RobustNMF(25, transform_algorithm="encoder", layers=7, steps=100)
 components, activations = decompose(S, transformer=robust)
 tonal, outliers = components @ activations, robust.split(S.T).outliers.T
 print(f"robust NMF                  {error(tonal, tones):5.1f}   {error(outliers, glide):5.0f}")

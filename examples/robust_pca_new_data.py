@@ -29,7 +29,7 @@ hidden = hidden.reshape(clean.shape)
 x = np.where(hidden, rng.integers(0, 2, (len(clean), 1)), clean)  # squares are black or white
 
 pca = PCA(40).fit(train)
-robust = pu.RobustPCA(40, transform_algorithm="exact", passes=5).fit(train)
+robust = pu.RobustPCA(40).fit(train)
 parts = robust.split(x)
 print("root mean square error   under the square   elsewhere")
 for name, estimate in (

@@ -31,7 +31,7 @@ print(f"pixels: accuracy {accuracy:.3f}")
 
 for kind in ("encoder", "exact"):
     coder = pu.SparseCoding(
-        128, lam=1.0, nonnegative=True, transform_algorithm=kind, layers=5, steps=200, passes=3
+        128, lam=1.0, nonnegative=True, transform_algorithm=kind, layers=5, steps=200
     )
     pipeline = make_pipeline(coder, classifier).fit(train, train_labels)
     accuracy = pipeline.score(test, test_labels)

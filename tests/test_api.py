@@ -148,7 +148,7 @@ ROWS = [
     {"runtime"},
     {"encoders"},
     {"persistence"},
-    {"dictionary", "dictionary_kernels"},
+    {"dictionary", "dictionary_kernels", "nonnegative_factors", "batch"},
     {
         "batches",
         "guard",

@@ -355,9 +355,9 @@ def test_partial_fit_follows(kind: type, algorithm: str) -> None:
     estimator.partial_fit(x)
     # more of the same changes little
     assert estimator.score(x) > kept * 1.05
-    for _ in range(3):
+    for _ in range(5):  # robust models follow slowly: at first all that is new is an outlier
         estimator.partial_fit(other)
-    assert estimator.n_samples_seen_ == 5 * 600
+    assert estimator.n_samples_seen_ == 7 * 600
     assert not np.array_equal(atoms, estimator.components_)
     np.testing.assert_array_equal(estimator.components_, estimator.model_.dictionary.numpy())
     assert estimator.score(other) > before + 0.15 * (kept - before)

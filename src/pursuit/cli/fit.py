@@ -95,7 +95,8 @@ def fit(
         int | None,
         typer.Option(
             min=1,
-            help="Passes of the dictionary over the data; by default until 30000 rows were seen.",
+            help="Learn the dictionary in small batches, in this many passes; by default from all "
+            "rows at once, until it converges.",
         ),
     ] = None,
     patch: Annotated[int, typer.Option(min=2, help="For pictures: the side of a patch.")] = 8,

@@ -26,8 +26,10 @@ from .base import MEMORY, Transformer
 from .noise import least_robust_noise
 from .start import Start, start_nmf, start_robust
 
-#: rows whose medians are the first mean of robust PCA
-MEDIAN_ROWS = 200
+#: rows whose medians are the first mean of robust PCA, and those that measure the final noise
+MEDIAN_ROWS, MEASURED_ROWS = 200, 200
+#: atoms below this fraction of the longest are not used
+UNUSED = 1e-3
 
 
 class Split(NamedTuple):
@@ -42,6 +44,12 @@ class Split(NamedTuple):
     sparse: Array
     scores: Array
     outliers: Array
+
+
+def _level_of(residuals: Tensor) -> float:
+    """The standard deviation of residuals without outliers and missing entries."""
+    nothing = residuals.new_zeros((max(residuals.shape), 1))
+    return residual_level(residuals, nothing[: len(residuals)], nothing[: residuals.shape[1]])
 
 
 class NMF(Transformer):
@@ -148,9 +156,10 @@ class _Robust(Transformer):
         """Mark the entries of signals that are outliers.
 
         An entry is marked if it differs from the low-rank part by more than Gaussian noise would
-        with the probability `false_alarms`. The noise level is that of the residuals of `fit`. The
-        `outliers` of `split` differ from zero at more entries, since they also take up the tails
-        of the noise.
+        with the probability `false_alarms`. Here the scores are least squares over the entries
+        that are no outliers, without the penalty that makes the scores of `split` smaller. The
+        noise level is that of the training data. The `outliers` of `split` differ from zero at
+        more entries, since they also take up the tails of the noise.
 
         Parameters
         ----------
@@ -166,12 +175,29 @@ class _Robust(Transformer):
         """
         if not 0 < false_alarms < 1:
             raise ValueError(f"false_alarms must lie between 0 and 1, got {false_alarms}")
-        residuals = np.asarray(self._checked(X)) - self.split(X).low_rank
+        check_is_fitted(self)
+        signals = self._checked(X)
+        scores = torch.from_numpy(self._visible(self._encode(signals)))
+        residuals = self._unbiased_residuals(self._centred(signals), scores)
         sides = 1 if self._nonnegative else 2
         limit = NormalDist().inv_cdf(1 - false_alarms / sides) * self._residual_level
-        values = residuals if self._nonnegative else np.abs(residuals)
-        marked: Array = values > limit
+        marked: Array = (residuals if self._nonnegative else residuals.abs()).numpy() > limit
         return marked
+
+    def _unbiased_residuals(self, x: Tensor, scores: Tensor) -> Tensor:
+        """Residuals of least-squares scores over the entries that are no outliers."""
+        atoms = self.model_.dictionary.to(x)
+        atoms = atoms[atoms.norm(dim=1) > UNUSED * atoms.norm(dim=1).max()]
+        products = (atoms[:, None] * atoms).flatten(end_dim=1).T  # (m, q^2)
+        ridge = 1e-6 * float(atoms.square().sum(dim=1).max()) * torch.eye(len(atoms)).to(x)
+        residuals = x - scores @ self.model_.dictionary.to(x)
+        for _ in range(2):
+            limit = OUTLIER * max(_level_of(residuals), self._least_level)
+            usual = residuals.abs() <= limit
+            grams = (usual.to(x) @ products).view(-1, *ridge.shape) + ridge
+            right = torch.where(usual, x, 0.0) @ atoms.T
+            residuals = x - torch.linalg.solve(grams, right) @ atoms
+        return residuals
 
     def _visible(self, codes: Array) -> Array:
         return np.ascontiguousarray(codes[:, : self._n_features_out])
@@ -184,7 +210,8 @@ class _Robust(Transformer):
         start = start_robust(x, atoms, nonnegative=nonnegative, seed=seed, fit=fit, **weights)
         self.lam_, self.lam_star_ = start.model.lam, start.model.lam_star
         self.noise_ = float(start.sigma or 0.0)
-        self._residual_level = max(self.noise_, least_robust_noise(x))
+        self._least_level = least_robust_noise(x)
+        self._residual_level = max(self.noise_, self._least_level)
         return start
 
     def _robust_fit(self, x: Tensor, atoms: int, seed: int) -> RobustFit:
@@ -192,8 +219,9 @@ class _Robust(Transformer):
 
     def _adopt(self, x: Tensor, learned: Learned[Any]) -> None:
         super()._adopt(x, learned)
-        level = residual_level(x, learned.codes, learned.model.dictionary.T)
-        self._residual_level = max(level, least_robust_noise(x))
+        rows = torch.from_numpy(sample_rows(len(x), MEASURED_ROWS))
+        level = _level_of(self._unbiased_residuals(x[rows], learned.codes[rows]))
+        self._residual_level = max(level, self._least_level)
 
     def _remove_outliers(self, residuals: Tensor) -> None:
         residuals.clamp_(None if self._nonnegative else -self.lam_, self.lam_)
@@ -256,13 +284,12 @@ class RobustPCA(_Robust):
     >>> import numpy as np
     >>> from pursuit.estimators import RobustPCA
     >>> rng = np.random.default_rng(0)
-    >>> X = rng.standard_normal((200, 2)) @ rng.standard_normal((2, 12))
+    >>> X = rng.standard_normal((200, 2)) @ rng.standard_normal((2, 40))
+    >>> X += 0.01 * rng.standard_normal(X.shape)
     >>> X[3, 4] += 10
     >>> pca = RobustPCA(2).fit(X)
-    >>> divmod(int(pca.split(X).outliers.argmax()), 12)
-    (3, 4)
-    >>> int(pca.outlier_mask(X, false_alarms=1e-6).sum())
-    1
+    >>> np.argwhere(pca.outlier_mask(X, false_alarms=1e-6)).tolist()
+    [[3, 4]]
     """
 
     def __init__(

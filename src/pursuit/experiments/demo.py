@@ -92,12 +92,13 @@ class Demo:
 
     def learn(self) -> None:
         """Learn a dictionary of patches and two encoders."""
-        self._begin(f"learning {ATOMS} atoms from patches of brick, grass and gravel, online")
+        self._begin(f"learning {ATOMS} atoms from patches of brick, grass and gravel")
         train = textures.patches(10_000, seed=self.seed).numpy()
         begin = time.perf_counter()
         self.coding = SparseCoding(
             ATOMS,
             lam=LAM,
+            transform_algorithm="encoder",
             layers=LAYERS,
             steps=self.steps,
             random_state=self.seed,
@@ -243,13 +244,7 @@ class Demo:
         new = people[LEARNED:, :2].reshape(-1, *shape)
         truth = new.reshape(len(new), -1)
         x, hidden = _covered(new, self.seed)
-        pca = RobustPCA(
-            FACE_ATOMS,
-            layers=7,
-            steps=self.steps or 250,
-            random_state=self.seed,
-            threads=self.threads,
-        )
+        pca = RobustPCA(FACE_ATOMS, random_state=self.seed)
         with self._timed("robust PCA of faces"):
             pca.fit(known)
         parts = pca.split(x)

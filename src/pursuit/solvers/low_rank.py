@@ -30,6 +30,8 @@ CLIP = 4.0
 #: singular values count if they exceed those of the residual by this factor,
 #: and directions count if they lower the noise level by this factor
 ABOVE_NOISE, LOWERS_NOISE = 1.3, 1.03
+#: directions with a larger part of their energy in a single entry explain an outlier
+CONCENTRATED = 0.25
 #: the noise level is sampled at this number of entries, and those of rows and columns at this
 ENTRIES, LINES = 10_000, 50
 #: the noise level has settled if it falls by less than SETTLED; it falls slowly above SLOW
@@ -189,8 +191,11 @@ def robust_fit(x: Tensor, rank: int, seed: int = 0) -> RobustFit:
     multiple is better while the residuals still contain parts of the low-rank matrix, which are
     not spread evenly; it falls to 3 when sigma falls no more. Rows and columns that fit badly
     have larger limits, for otherwise all of their entries could become outliers for good. The
-    first fit is to clipped data. Singular vectors are dropped if they are no longer than those of
-    noise, or if the noise level is the same without them; then they explain outliers.
+    first fit is to clipped data, with limits that depend on rows and columns as well.
+
+    Singular vectors are dropped if they are no longer than those of noise, if the noise level is
+    the same without them, or if most of their energy is in a single entry; then they explain
+    outliers.
     """
     n, m = x.shape
     size = min(rank + 5, n, m)
@@ -202,7 +207,7 @@ def robust_fit(x: Tensor, rank: int, seed: int = 0) -> RobustFit:
     left = torch.zeros((n, size), dtype=x.dtype)
     if unit == 0:
         return RobustFit(Factors(left[:, :rank], right[:, :rank]), 0.0, 0.0)
-    clip = residuals.clipped(CLIP * unit)
+    clip = _clipping(*sample.limits(left, right, CLIP * unit, CLIP / REMAINDER))
     for _ in range(3):
         _, values, right, energy = approximate(residuals, (left, right), right, clip)
     truncate = clip
@@ -213,7 +218,13 @@ def robust_fit(x: Tensor, rank: int, seed: int = 0) -> RobustFit:
     for _ in range(ROUNDS):
         basis, values, right, _energy = approximate(residuals, (left, right), right, truncate)
         energy = energy if math.isinf(sigma) else _energy
-        kept = min(int((values > edge * math.sqrt(max(energy, 0.0))).sum()), most)
+        # an outlier is a matrix of rank 1, too: with its energy in one entry
+        peaks = basis.abs().amax(dim=0) * right.abs().amax(dim=0)
+        order = (peaks.square() > CONCENTRATED).int().argsort(stable=True)
+        basis, values, right = basis[:, order], values[order], right[:, order]
+        spread = int((peaks.square() <= CONCENTRATED).sum())
+        large = values[:spread] > edge * math.sqrt(max(energy, 0.0))
+        kept = min(int(large.sum()), most)
         left = basis * values
         kept, level, share, far = sample.choose(left, right, kept)
         left[:, kept:] = 0.0
@@ -238,6 +249,16 @@ def residual_level(x: Tensor, left: Tensor, right: Tensor, seed: int = 0) -> flo
     sample = _Sample(x, seed)
     fitted = (left[sample.rows] * right[sample.columns]).sum(dim=1)
     return _level(sample.values - fitted).sigma
+
+
+def _clipping(by_row: Tensor, by_column: Tensor) -> Truncate:
+    """Truncation to the larger limit of an entry's row and column."""
+
+    def clip(tile: Tensor, rows: slice) -> None:
+        limits = torch.maximum(by_row[rows, None], by_column)
+        torch.clamp(tile, -limits, limits, out=tile).nan_to_num_(nan=0.0)
+
+    return clip
 
 
 def _rejecting(by_row: Tensor, by_column: Tensor) -> Truncate:
