@@ -18,7 +18,7 @@ import pursuit as pu
 from processes import assert_refused, pursuit, python
 from pursuit import files
 from pursuit.encoders.choice import choose_encoder
-from pursuit.estimators import RobustNMF, SparseCoding
+from pursuit.estimators.start import start_robust, start_sparse
 from pursuit.solvers.accuracy import mean_excess
 
 FEATURES, ROWS = 16, 800
@@ -111,12 +111,11 @@ def test_it_is_what_the_library_learns(
     rng = np.random.default_rng([0, ROWS])
     held = np.unique(rng.integers(ROWS, size=ROWS // 10))
     rest = np.delete(signals, held, axis=0)
-    estimator = (
-        SparseCoding(24, lam=0.1, passes=2, transform_algorithm="exact")
-        if kind == "lasso"
-        else RobustNMF(5, passes=2, transform_algorithm="exact")
+    x = torch.from_numpy(rest).float()
+    start = (
+        start_sparse(x, 24, lam=0.1) if kind == "lasso" else start_robust(x, 5, nonnegative=True)
     )
-    encoder = choose_encoder(estimator.fit(rest).model_, 3)
+    encoder = choose_encoder(pu.learn(x, model=start.model, passes=2), 3)
     pu.fit(encoder, signals, steps=30)
     saved = pu.load(folder / f"{kind}.safetensors")
     for name, tensor in encoder.state_dict().items():

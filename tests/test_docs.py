@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -68,9 +69,10 @@ def test_runtime_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_estimator_example() -> None:
-    (code,) = blocks("docs/estimators.md")
     namespace: dict[str, object] = {}
-    exec(code, namespace)
+    for code in blocks("docs/estimators.md"):
+        exec(code, namespace)
+    assert np.isfinite(namespace["filled"]).all()
     x, y, parts = (namespace[name] for name in ("X", "y", "parts"))
     assert namespace["classifier"].score(x, y) > 0.7
     assert parts.low_rank.shape == parts.outliers.shape == x.shape

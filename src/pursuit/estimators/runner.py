@@ -16,8 +16,9 @@ from ..solvers.accuracy import mean_excess
 
 #: number of rows on which the excess over the optimum is measured after training, and later
 MEASURED_ROWS, CHECKED_ROWS = 100, 20
-#: fewer rows would run in other kernels, whose codes differ in the last digits
-FEWEST_ROWS = 16
+#: rows run in multiples of this number: what is left over would run in other kernels, whose codes
+#: differ in the last digits
+BLOCK = 16
 #: the comparison takes at most this fraction of the time spent in the encoder
 BUDGET = 0.05
 #: an encoder is far off if its excess is this many times that of the training data, and noticeable
@@ -45,11 +46,14 @@ class Runner:
         if self._compiled is None:
             self._compiled = compile_encoder(self.encoder, threads=self.threads)
         began = time.perf_counter()
-        signals = x.numpy()
+        signals, run = x.numpy(), getattr(self._compiled, method)
         rows = signals.astype(np.float32, copy=False)
-        if len(rows) < FEWEST_ROWS:
-            rows = np.pad(rows, ((0, FEWEST_ROWS - len(rows)), (0, 0)))
-        result: Array = getattr(self._compiled, method)(rows)[: len(signals)]
+        whole = len(rows) - len(rows) % BLOCK
+        parts = [run(rows[:whole])] if whole or not len(rows) else []
+        if whole < len(rows):
+            rest = rows[whole:]
+            parts.append(run(np.pad(rest, ((0, BLOCK - len(rest)), (0, 0))))[: len(rest)])
+        result: Array = np.concatenate(parts) if len(parts) > 1 else parts[0]
         result = result.astype(signals.dtype, copy=False)
         self.spent += time.perf_counter() - began
         return result

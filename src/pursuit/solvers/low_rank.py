@@ -25,6 +25,8 @@ MAD_TO_SIGMA, TRIMMED_TO_SIGMA = 1.4826, 1.488
 OUTLIER = 3.0
 #: the limit while the fit still improves: at most FIRST noise levels, as few as REMAINDER allows
 FIRST, REMAINDER = 12.0, 0.6
+#: rows and columns fit badly if their median residual is larger than that of noise by 1/BAD_LINE
+BAD_LINE = 0.4
 #: the first limit, in units of the size of the entries
 CLIP = 4.0
 #: singular values count if they exceed those of the residual by this factor,
@@ -35,9 +37,9 @@ CONCENTRATED = 0.25
 #: the noise level is sampled at this number of entries, and those of rows and columns at this
 ENTRIES, LINES = 10_000, 50
 #: the noise level has settled if it falls by less than SETTLED; it falls slowly above SLOW
-SETTLED, SLOW = 0.02, 0.8
+SETTLED, SLOW = 0.01, 0.8
 #: the most iterations of `robust_fit`
-ROUNDS = 60
+ROUNDS = 100
 
 Truncate = Callable[[Tensor, slice], None]
 
@@ -207,7 +209,7 @@ def robust_fit(x: Tensor, rank: int, seed: int = 0) -> RobustFit:
     left = torch.zeros((n, size), dtype=x.dtype)
     if unit == 0:
         return RobustFit(Factors(left[:, :rank], right[:, :rank]), 0.0, 0.0)
-    clip = _clipping(*sample.limits(left, right, CLIP * unit, CLIP / REMAINDER))
+    clip = _clipping(*sample.limits(left, right, CLIP * unit, CLIP / BAD_LINE))
     for _ in range(3):
         _, values, right, energy = approximate(residuals, (left, right), right, clip)
     truncate = clip
@@ -315,7 +317,7 @@ class _Sample:
         self, left: Tensor, right: Tensor, limit: float, multiple: float
     ) -> tuple[Tensor, Tensor]:
         """Limits of residuals for each row and each column, at least `limit`."""
-        factor = REMAINDER * MAD_TO_SIGMA * multiple
+        factor = BAD_LINE * MAD_TO_SIGMA * multiple
         by_row = (self.by_row - left @ right[self.some_columns].T).abs().nanmedian(dim=1)[0]
         by_column = (self.by_column - left[self.some_rows] @ right.T).abs().nanmedian(dim=0)[0]
         rows, columns = (factor * v.nan_to_num_(nan=0.0) for v in (by_row, by_column))
