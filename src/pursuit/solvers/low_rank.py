@@ -25,7 +25,10 @@ MAD_TO_SIGMA, TRIMMED_TO_SIGMA = 1.4826, 1.488
 OUTLIER = 3.0
 #: the limit while the fit still improves: at most FIRST noise levels, as few as REMAINDER allows
 FIRST, REMAINDER = 12.0, 0.6
-#: rows and columns fit badly if their median residual is larger than that of noise by 1/BAD_LINE
+#: the quantile that measures rows and columns, where by chance more than half of the sampled
+#: entries may be outliers; and the inverse of that quantile of |z|, for a standard normal z
+LOW, LOW_TO_SIGMA = 0.3, 2.595
+#: rows and columns fit badly if that quantile is larger than that of noise by 1/BAD_LINE
 BAD_LINE = 0.4
 #: the first limit, in units of the size of the entries
 CLIP = 4.0
@@ -193,7 +196,7 @@ def robust_fit(x: Tensor, rank: int, seed: int = 0) -> RobustFit:
     multiple is better while the residuals still contain parts of the low-rank matrix, which are
     not spread evenly; it falls to 3 when sigma falls no more. Rows and columns that fit badly
     have larger limits, for otherwise all of their entries could become outliers for good. The
-    first fit is to clipped data, with limits that depend on rows and columns as well.
+    first limits follow from the sizes of the entries of each row and column.
 
     Singular vectors are dropped if they are no longer than those of noise, if the noise level is
     the same without them, or if most of their energy is in a single entry; then they explain
@@ -209,10 +212,10 @@ def robust_fit(x: Tensor, rank: int, seed: int = 0) -> RobustFit:
     left = torch.zeros((n, size), dtype=x.dtype)
     if unit == 0:
         return RobustFit(Factors(left[:, :rank], right[:, :rank]), 0.0, 0.0)
-    clip = _clipping(*sample.limits(left, right, CLIP * unit, CLIP / BAD_LINE))
+    first = _rejecting(*sample.limits(left, right, CLIP * unit, CLIP / BAD_LINE))
     for _ in range(3):
-        _, values, right, energy = approximate(residuals, (left, right), right, clip)
-    truncate = clip
+        _, values, right, energy = approximate(residuals, (left, right), right, first)
+    truncate = first
     least = unit * (1e-9 if x.dtype == torch.float64 else 1e-6)
     edge = ABOVE_NOISE * (math.sqrt(n) + math.sqrt(m)) / math.sqrt(n * m)
     energy -= float(values[:rank].square().sum())
@@ -251,16 +254,6 @@ def residual_level(x: Tensor, left: Tensor, right: Tensor, seed: int = 0) -> flo
     sample = _Sample(x, seed)
     fitted = (left[sample.rows] * right[sample.columns]).sum(dim=1)
     return _level(sample.values - fitted).sigma
-
-
-def _clipping(by_row: Tensor, by_column: Tensor) -> Truncate:
-    """Truncation to the larger limit of an entry's row and column."""
-
-    def clip(tile: Tensor, rows: slice) -> None:
-        limits = torch.maximum(by_row[rows, None], by_column)
-        torch.clamp(tile, -limits, limits, out=tile).nan_to_num_(nan=0.0)
-
-    return clip
 
 
 def _rejecting(by_row: Tensor, by_column: Tensor) -> Truncate:
@@ -317,9 +310,9 @@ class _Sample:
         self, left: Tensor, right: Tensor, limit: float, multiple: float
     ) -> tuple[Tensor, Tensor]:
         """Limits of residuals for each row and each column, at least `limit`."""
-        factor = BAD_LINE * MAD_TO_SIGMA * multiple
-        by_row = (self.by_row - left @ right[self.some_columns].T).abs().nanmedian(dim=1)[0]
-        by_column = (self.by_column - left[self.some_rows] @ right.T).abs().nanmedian(dim=0)[0]
+        factor = BAD_LINE * multiple * LOW_TO_SIGMA
+        by_row = (self.by_row - left @ right[self.some_columns].T).abs().nanquantile(LOW, dim=1)
+        by_column = (self.by_column - left[self.some_rows] @ right.T).abs().nanquantile(LOW, dim=0)
         rows, columns = (factor * v.nan_to_num_(nan=0.0) for v in (by_row, by_column))
         return rows.clamp_min_(limit), columns.clamp_min_(limit)
 
