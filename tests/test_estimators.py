@@ -231,11 +231,12 @@ def test_robust_pca_finds_what_was_planted(algorithm: str) -> None:
 
 def test_robust_pca_is_the_convex_solution() -> None:
     x, _, _ = planted(200, 30)
-    estimator = RobustPCA(20, center=False).fit(x)
+    estimator = RobustPCA(30, center=False).fit(x)
     convex, _ = pu.principal_component_pursuit(x, estimator.lam_star_, estimator.lam_)
     low_rank = estimator.split(x).low_rank
-    assert np.linalg.norm(low_rank - np.asarray(convex)) < 1e-3 * np.linalg.norm(convex)
-    assert estimator.certificate_ == pytest.approx(1, abs=1e-4)
+    # gaps of 1e-5 in fit and 1e-6 in split
+    assert np.linalg.norm(low_rank - np.asarray(convex)) < 5e-3 * np.linalg.norm(convex)
+    assert estimator.certificate_ == pytest.approx(1, abs=1e-3)
     # with too few directions the residual shows that the problem is not solved
     assert RobustPCA(2, center=False).fit(x).certificate_ > 1.5
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
@@ -24,10 +25,12 @@ from ..solvers.low_rank import (
 )
 from .base import MEMORY, Transformer
 from .noise import least_robust_noise
-from .start import Start, start_nmf, start_robust
+from .start import Start, fitted_rank, start_nmf, start_robust
 
 #: rows whose medians are the first mean of robust PCA, and those that measure the final noise
 MEDIAN_ROWS, MEASURED_ROWS = 200, 200
+#: entries beyond this many noise levels take no part in least squares
+EXCLUDED = 4.0
 #: atoms below this fraction of the longest are not used
 UNUSED = 1e-3
 
@@ -184,15 +187,19 @@ class _Robust(Transformer):
         marked: Array = (residuals if self._nonnegative else residuals.abs()).numpy() > limit
         return marked
 
+    def _used_atoms(self) -> Tensor:
+        atoms = self.model_.dictionary
+        norms = atoms.norm(dim=1)
+        return atoms[norms > UNUSED * norms.max()]
+
     def _unbiased_residuals(self, x: Tensor, scores: Tensor) -> Tensor:
         """Residuals of least-squares scores over the entries that are no outliers."""
-        atoms = self.model_.dictionary.to(x)
-        atoms = atoms[atoms.norm(dim=1) > UNUSED * atoms.norm(dim=1).max()]
+        atoms = self._used_atoms().to(x)
         products = (atoms[:, None] * atoms).flatten(end_dim=1).T  # (m, q^2)
         ridge = 1e-6 * float(atoms.square().sum(dim=1).max()) * torch.eye(len(atoms)).to(x)
         residuals = x - scores @ self.model_.dictionary.to(x)
         for _ in range(2):
-            limit = OUTLIER * max(_level_of(residuals), self._least_level)
+            limit = EXCLUDED * max(_level_of(residuals), self._least_level)
             usual = residuals.abs() <= limit
             grams = (usual.to(x) @ products).view(-1, *ridge.shape) + ridge
             right = torch.where(usual, x, 0.0) @ atoms.T
@@ -215,12 +222,15 @@ class _Robust(Transformer):
         return start
 
     def _robust_fit(self, x: Tensor, atoms: int, seed: int) -> RobustFit:
-        return robust_fit(x, min(atoms, *x.shape), seed)
+        return robust_fit(x, fitted_rank(x, atoms), seed)
 
     def _adopt(self, x: Tensor, learned: Learned[Any]) -> None:
         super()._adopt(x, learned)
         rows = torch.from_numpy(sample_rows(len(x), MEASURED_ROWS))
         level = _level_of(self._unbiased_residuals(x[rows], learned.codes[rows]))
+        # least squares make residuals smaller than the noise, by their degrees of freedom
+        used = min(len(self._used_atoms()), x.shape[1] - 1)
+        level *= math.sqrt(x.shape[1] / (x.shape[1] - used))
         self._residual_level = max(level, self._least_level)
 
     def _remove_outliers(self, residuals: Tensor) -> None:

@@ -122,6 +122,11 @@ def start_nmf(x: Tensor, atoms: int, ridge: float = 0.0, *, seed: int = 0) -> St
     return Start(NMF(without_zero_atoms(dictionary), ridge), codes, None)
 
 
+def fitted_rank(x: Tensor, atoms: int) -> int:
+    """The rank of a robust fit: at most half of the smaller side of x, or no noise is left."""
+    return max(1, min(atoms, min(x.shape) // 2))
+
+
 def start_robust(
     x: Tensor,
     atoms: int,
@@ -157,7 +162,7 @@ def start_robust(
         The model, the low-rank fit, and the noise level.
     """
     outliers, low_rank = as_weight_or_auto(lam, "lam"), as_weight_or_auto(lam_star, "lam_star")
-    fit = robust_fit(x, min(atoms, *x.shape), seed) if fit is None else fit
+    fit = robust_fit(x, fitted_rank(x, atoms), seed) if fit is None else fit
     sigma = max(fit.sigma, noise.least_robust_noise(x))
     auto, auto_star = noise.robust_weights(sigma, *x.shape)
     outliers = auto if outliers is None else outliers
