@@ -50,7 +50,7 @@ class PursuitClassifier(ClassifierMixin, BaseEstimator):
     margin
         In units of the median error of the wrong classes before training.
     steps
-        The number of training steps; None chooses it by the size of the encoders.
+        The number of training steps.
     threads
         The number of threads of the compiled encoders; None uses all cores.
     verbose
@@ -84,12 +84,12 @@ class PursuitClassifier(ClassifierMixin, BaseEstimator):
 
     def __init__(
         self,
-        n_components: int = 8,
+        n_components: int = 16,
         *,
         lam: float | str = "auto",
-        layers: int = 3,
+        layers: int = 2,
         margin: float = 0.5,
-        steps: int | None = None,
+        steps: int = 200,
         threads: int | None = None,
         verbose: int = 0,
         callback: Callback | None = None,
