@@ -272,7 +272,9 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             callback=self._callback(),
         )
         self._adopt(x, learned)
-        filled = torch.where(torch.isnan(x), learned.codes @ learned.model.dictionary, x)
+        filled = x
+        if bool(torch.isnan(x.sum())):
+            filled = torch.where(torch.isnan(x), learned.codes @ learned.model.dictionary, x)
         self._online = self._statistics(filled, learned)
         if not learned.converged:
             warnings.warn(

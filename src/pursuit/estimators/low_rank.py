@@ -28,7 +28,7 @@ from .noise import least_robust_noise
 from .start import Start, fitted_rank, start_nmf, start_robust
 
 #: rows whose medians are the first mean of robust PCA, and those that measure the final noise
-MEDIAN_ROWS, MEASURED_ROWS = 200, 200
+MEDIAN_ROWS, MEASURED_ROWS = 200, 50
 #: entries beyond this many noise levels take no part in least squares
 EXCLUDED = 4.0
 #: atoms below this fraction of the longest are not used
