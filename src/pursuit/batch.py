@@ -136,7 +136,7 @@ def learn_in_batch(
 def _learn_nmf(x: Tensor, model: AnyModel, start: Any, settings: _Settings) -> Learned[AnyModel]:
     """HALS. Without a ridge the atoms have unit norm."""
     (constraint,) = model.constraints.values()
-    codes = exact_codes(model, _filled(x), ROUGH) if start is None else start
+    codes = exact_codes(model, filled_by_means(x), ROUGH) if start is None else start
     tol, dictionary = settings.tolerance(NMF_TOL), model.dictionary.to(x)
     options: Any = {"tol": tol, "max_iter": settings.max_iter, "callback": settings.callback}
     reached = factorise(x, codes, dictionary, ridge=constraint.ridge, **options)
@@ -161,7 +161,7 @@ def _learn_robust_pca(
     weights: Any = model
     lam_star, lam, atoms = float(weights.lam_star), float(weights.lam), len(model.dictionary)
     if start is None:
-        scores = exact_codes(model, _filled(x), ROUGH)[:, :atoms]
+        scores = exact_codes(model, filled_by_means(x), ROUGH)[:, :atoms]
         start = Factors.of(scores, model.dictionary.T.to(scores))
     options: Any = {"max_iter": settings.max_iter, "callback": settings.callback}
     options |= {"rank": atoms, "start": start, "tol": settings.tolerance(ROBUST_PCA_TOL)}
@@ -186,7 +186,7 @@ def _learn_robust_nmf(x: Tensor, model: AnyModel, settings: _Settings) -> Learne
     """
     weights: Any = model
     lam_star, atoms = float(weights.lam_star), len(model.dictionary)
-    missing, filled = torch.isnan(x), _filled(x)
+    missing, filled = torch.isnan(x), filled_by_means(x)
     tol = settings.tolerance(ROBUST_NMF_TOL)
     history: list[float] = []
     began, converged = time.perf_counter(), False
@@ -214,7 +214,7 @@ def _learn_sparse(x: Tensor, model: AnyModel, settings: _Settings) -> Learned[An
 
     Some passes in small batches come first, since they make most of the progress.
     """
-    missing, filled = torch.isnan(x), _filled(x)
+    missing, filled = torch.isnan(x), filled_by_means(x)
     passes, seed = default_passes(len(x)), settings.seed
     model = learn(filled, model=model, passes=passes, seed=seed, callback=settings.callback)
     online = OnlineDictionary.of(model, total=len(x), sweeps=SWEEPS)
@@ -235,7 +235,7 @@ def _learn_sparse(x: Tensor, model: AnyModel, settings: _Settings) -> Learned[An
     return Learned(model, codes, history, len(history), converged)
 
 
-def _filled(x: Tensor) -> Tensor:
+def filled_by_means(x: Tensor) -> Tensor:
     """The data with missing entries replaced by the means of their columns."""
     missing = torch.isnan(x)
     if not bool(missing.any()):

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
 from .._checks import require_choice
-from ..batch import Learned, learn_in_batch
+from ..batch import Learned, filled_by_means, learn_in_batch
 from ..dictionary import BATCH, OnlineDictionary, default_passes, learn_with_statistics
 from ..encoders.choice import choose_encoder
 from ..encoders.encoder import Encoder
@@ -36,6 +36,11 @@ from .start import Start
 
 REGIMES: dict[str, type[Regime]] = {"unsupervised": Unsupervised, "approximation": Approximation}
 FLOATS = [np.float64, np.float32]
+#: what only learning from data in memory can tell
+BATCH_ATTRIBUTES = (
+    *("n_iter_", "history_", "objective_", "converged_"),
+    *("reconstruction_err_", "certificate_"),
+)
 #: the most samples that the statistics of a stream remember
 MEMORY = 10_000
 
@@ -313,13 +318,15 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         """Learn in batches, and return centred signals with missing entries filled in."""
         x = self._centre(X)
         start = self._start(x, self._seed()).model
-        x = _filled_by_means(x)
+        x = filled_by_means(x)
         passes, callback = default_passes(len(x)), self._callback()
         options: Any = {"seed": self._seed(), "callback": callback}
         model, self._online = learn_with_statistics(x, start, passes, **options)
         self._online.decay(min(1.0, MEMORY / self._online.weight))
         self._learner = self.encoder_ = self._runner = None
         self.gap_, self.n_samples_seen_ = 0.0, len(x)
+        for name in BATCH_ATTRIBUTES:  # of an earlier fit
+            self.__dict__.pop(name, None)
         self._set_model(model)
         return x
 
@@ -478,13 +485,6 @@ def as_callback(estimator: Any) -> Callback | None:
 def _masked_codes(model: SparseModel, x: Tensor) -> Tensor:
     mask = ~torch.isnan(x)
     return solve(model, x.nan_to_num(nan=0.0), tol=EXACT, mask=mask).codes
-
-
-def _filled_by_means(x: Tensor) -> Tensor:
-    missing = torch.isnan(x)
-    if not bool(missing.any()):
-        return x
-    return torch.where(missing, x.nanmean(dim=0).nan_to_num_(nan=0.0), x)
 
 
 def _warn_if_trivial(X: Array) -> None:

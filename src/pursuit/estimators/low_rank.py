@@ -20,7 +20,7 @@ from ..solvers.low_rank import (
     Factors,
     Residuals,
     RobustFit,
-    residual_level,
+    robust_deviation,
     robust_fit,
 )
 from .base import MEMORY, Transformer
@@ -31,6 +31,8 @@ from .start import Start, fitted_rank, start_nmf, start_robust
 MEDIAN_ROWS, MEASURED_ROWS = 200, 50
 #: entries beyond this many noise levels take no part in least squares
 EXCLUDED = 4.0
+#: iterations of these least squares; after half of them the excluded entries are chosen again
+LEAST_SQUARES_STEPS = 20
 #: atoms below this fraction of the longest are not used
 UNUSED = 1e-3
 
@@ -47,12 +49,6 @@ class Split(NamedTuple):
     sparse: Array
     scores: Array
     outliers: Array
-
-
-def _level_of(residuals: Tensor) -> float:
-    """The standard deviation of residuals without outliers and missing entries."""
-    nothing = residuals.new_zeros((max(residuals.shape), 1))
-    return residual_level(residuals, nothing[: len(residuals)], nothing[: residuals.shape[1]])
 
 
 class NMF(Transformer):
@@ -195,16 +191,15 @@ class _Robust(Transformer):
     def _unbiased_residuals(self, x: Tensor, scores: Tensor) -> Tensor:
         """Residuals of least-squares scores over the entries that are no outliers."""
         atoms = self._used_atoms().to(x)
-        products = (atoms[:, None] * atoms).flatten(end_dim=1).T  # (m, q^2)
-        ridge = 1e-6 * float(atoms.square().sum(dim=1).max()) * torch.eye(len(atoms)).to(x)
-        residuals = x - scores @ self.model_.dictionary.to(x)
-        for _ in range(2):
-            limit = EXCLUDED * max(_level_of(residuals), self._least_level)
-            usual = residuals.abs() <= limit
-            grams = (usual.to(x) @ products).view(-1, *ridge.shape) + ridge
-            right = torch.where(usual, x, 0.0) @ atoms.T
-            residuals = x - torch.linalg.solve(grams, right) @ atoms
-        return residuals
+        inverse = torch.linalg.pinv(atoms)
+        fitted = scores @ self.model_.dictionary.to(x)
+        for count in range(LEAST_SQUARES_STEPS):
+            if count % (LEAST_SQUARES_STEPS // 2) == 0:
+                level = max(robust_deviation(x - fitted), self._least_level)
+                usual = (x - fitted).abs() <= EXCLUDED * level
+            # the other entries have their fitted values, which leaves least squares over these
+            fitted = torch.where(usual, x, fitted) @ inverse @ atoms
+        return x - fitted
 
     def _visible(self, codes: Array) -> Array:
         return np.ascontiguousarray(codes[:, : self._n_features_out])
@@ -227,7 +222,7 @@ class _Robust(Transformer):
     def _adopt(self, x: Tensor, learned: Learned[Any]) -> None:
         super()._adopt(x, learned)
         rows = torch.from_numpy(sample_rows(len(x), MEASURED_ROWS))
-        level = _level_of(self._unbiased_residuals(x[rows], learned.codes[rows]))
+        level = robust_deviation(self._unbiased_residuals(x[rows], learned.codes[rows]))
         # least squares make residuals smaller than the noise, by their degrees of freedom
         used = min(len(self._used_atoms()), x.shape[1] - 1)
         level *= math.sqrt(x.shape[1] / (x.shape[1] - used))

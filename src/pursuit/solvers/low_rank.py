@@ -4,8 +4,9 @@
 the size of the outliers. It is the start of principal component pursuit and of the estimators.
 
 Both iterate ``L <- best low-rank approximation of L + T(X - L)``, where T truncates the residual:
-entries beyond a limit count as outliers. A matrix as large as X is never formed. Singular vectors
-follow from one step of subspace iteration, which starts from those of the previous iteration.
+entries beyond a limit count as outliers. Products with ``T(X - L)`` are computed tile by tile, so
+an iteration needs no second matrix of the size of X. Singular vectors follow from one step of
+subspace iteration, which starts from those of the previous iteration.
 """
 
 from __future__ import annotations
@@ -23,15 +24,16 @@ TILE = 65_536
 MAD_TO_SIGMA, TRIMMED_TO_SIGMA = 1.4826, 1.488
 #: residuals above this multiple of the noise level are outliers
 OUTLIER = 3.0
-#: the limit while the fit still improves: at most FIRST noise levels, as few as REMAINDER allows
-FIRST, REMAINDER = 12.0, 0.6
+#: the limit while the fit still improves: at most MOST noise levels, and so few that outliers below
+#: the limit add less than REMAINDER noise levels to the fit
+MOST, REMAINDER = 12.0, 0.6
 #: the quantile that measures rows and columns, where by chance more than half of the sampled
 #: entries may be outliers; and the inverse of that quantile of |z|, for a standard normal z
 LOW, LOW_TO_SIGMA = 0.3, 2.595
 #: rows and columns fit badly if that quantile is larger than that of noise by 1/BAD_LINE
 BAD_LINE = 0.4
 #: the first limit, in units of the size of the entries
-CLIP = 4.0
+FIRST_LIMIT = 4.0
 #: singular values count if they exceed those of the residual by this factor,
 #: and directions count if they lower the noise level by this factor
 ABOVE_NOISE, LOWERS_NOISE = 1.3, 1.03
@@ -41,8 +43,8 @@ CONCENTRATED = 0.25
 ENTRIES, LINES = 10_000, 50
 #: the noise level has settled if it falls by less than SETTLED; it falls slowly above SLOW
 SETTLED, SLOW = 0.01, 0.8
-#: the most iterations of `robust_fit`
-ROUNDS = 100
+#: the subspace iterations before the first fit, and the most iterations of `robust_fit`
+POWER_STEPS, ROUNDS = 3, 100
 
 Truncate = Callable[[Tensor, slice], None]
 
@@ -192,11 +194,11 @@ def robust_fit(x: Tensor, rank: int, seed: int = 0) -> RobustFit:
     Notes
     -----
     Entries whose residual exceeds a limit are outliers and replaced by their fitted values; the
-    limit is a multiple of sigma, the median absolute residual of the other entries. A large
-    multiple is better while the residuals still contain parts of the low-rank matrix, which are
-    not spread evenly; it falls to 3 when sigma falls no more. Rows and columns that fit badly
-    have larger limits, for otherwise all of their entries could become outliers for good. The
-    first limits follow from the sizes of the entries of each row and column.
+    limit is a multiple of sigma, which follows from the median absolute residual of the other
+    entries. A large multiple is better while the residuals still contain parts of the low-rank
+    matrix, which are not spread evenly; it falls to 3 when sigma falls no more. Rows and columns
+    that fit badly have larger limits, for otherwise all of their entries could become outliers for
+    good. The first limits follow from the sizes of the entries of each row and column.
 
     Singular vectors are dropped if they are no longer than those of noise, if the noise level is
     the same without them, or if most of their energy is in a single entry; then they explain
@@ -212,23 +214,24 @@ def robust_fit(x: Tensor, rank: int, seed: int = 0) -> RobustFit:
     left = torch.zeros((n, size), dtype=x.dtype)
     if unit == 0:
         return RobustFit(Factors(left[:, :rank], right[:, :rank]), 0.0, 0.0)
-    first = _rejecting(*sample.limits(left, right, CLIP * unit, CLIP / BAD_LINE))
-    for _ in range(3):
-        _, values, right, energy = approximate(residuals, (left, right), right, first)
-    truncate = first
+    limits = sample.limits(left, right, FIRST_LIMIT * unit, FIRST_LIMIT / BAD_LINE)
+    truncate = _rejecting(*limits)
+    for _ in range(POWER_STEPS):
+        _, values, right, energy = approximate(residuals, (left, right), right, truncate)
     least = unit * (1e-9 if x.dtype == torch.float64 else 1e-6)
     edge = ABOVE_NOISE * (math.sqrt(n) + math.sqrt(m)) / math.sqrt(n * m)
-    energy -= float(values[:rank].square().sum())
+    # at first L is zero, and what is left besides the directions counts as noise
+    noise = max(energy - float(values[:rank].square().sum()), 0.0)
     sigma, share, most, patience, calm = math.inf, 0.0, rank, 1.0, 0
-    for _ in range(ROUNDS):
-        basis, values, right, _energy = approximate(residuals, (left, right), right, truncate)
-        energy = energy if math.isinf(sigma) else _energy
+    for count in range(ROUNDS):
+        basis, values, right, energy = approximate(residuals, (left, right), right, truncate)
+        noise = energy if count > 0 else noise
         # an outlier is a matrix of rank 1, too: with its energy in one entry
         peaks = basis.abs().amax(dim=0) * right.abs().amax(dim=0)
         order = (peaks.square() > CONCENTRATED).int().argsort(stable=True)
         basis, values, right = basis[:, order], values[order], right[:, order]
         spread = int((peaks.square() <= CONCENTRATED).sum())
-        large = values[:spread] > edge * math.sqrt(max(energy, 0.0))
+        large = values[:spread] > edge * math.sqrt(noise)
         kept = min(int(large.sum()), most)
         left = basis * values
         kept, level, share, far = sample.choose(left, right, kept)
@@ -240,7 +243,7 @@ def robust_fit(x: Tensor, rank: int, seed: int = 0) -> RobustFit:
         most = rank if slow else max(kept, 1)
         patience *= 0.5 if slow else 1.0
         unspread = math.sqrt(max(far, 0.01) * max(kept, 1) / min(n, m))
-        multiple = max(OUTLIER, patience * min(FIRST, REMAINDER / unspread))
+        multiple = max(OUTLIER, patience * min(MOST, REMAINDER / unspread))
         calm = calm + 1 if settled and multiple == OUTLIER else 0
         if sigma < least or calm == 2:
             break
@@ -249,11 +252,9 @@ def robust_fit(x: Tensor, rank: int, seed: int = 0) -> RobustFit:
     return RobustFit(Factors(left[:, :rank], right[:, :rank]), sigma * freedom, share)
 
 
-def residual_level(x: Tensor, left: Tensor, right: Tensor, seed: int = 0) -> float:
-    """Estimate the standard deviation of ``x - left @ right.T`` without its outliers."""
-    sample = _Sample(x, seed)
-    fitted = (left[sample.rows] * right[sample.columns]).sum(dim=1)
-    return _level(sample.values - fitted).sigma
+def robust_deviation(residuals: Tensor) -> float:
+    """Estimate the standard deviation of residuals without outliers and missing entries."""
+    return _level(_Sample(residuals, seed=0).values).sigma
 
 
 def _rejecting(by_row: Tensor, by_column: Tensor) -> Truncate:

@@ -161,7 +161,7 @@ def pursue(
     basis = _extended(factors.right, min(factors.right.shape[1] + SPARE, most + SPARE, smaller))
     at: tuple[Tensor, Tensor] = factors
     t, check, history = 1.0, max(FIRST_CHECK, tol), []
-    began, state, converged, count, due = time.perf_counter(), _State(), False, 0, 1
+    began, converged, count, due, evaluated = time.perf_counter(), False, 0, 1, 0
     for count in range(1, max_iter + 1):
         left, values, basis, _ = approximate(residuals, at, basis, clip)
         values = (values - lam_star).clamp_min(0)
@@ -184,7 +184,7 @@ def pursue(
         if active == basis.shape[1] < min(smaller, most + SPARE):
             basis = _extended(basis, min(2 * active, smaller, most + SPARE))
         elif (change <= check and count >= due) or count == max_iter:
-            state = _state(residuals, factors, lam_star, lam)
+            state, evaluated = _state(residuals, factors, lam_star, lam), count
             history.append(state.objective)
             met = state.gap <= tol * state.objective
             enough = rank is not None and change <= (tol if limited else STILL * tol)
@@ -197,16 +197,16 @@ def pursue(
             detail = f"relative change {change:.1e}, rank {kept}"
             if callback(Progress("low rank", count, max_iter, seconds=seconds, detail=detail)):
                 break
-    if not history:
+    if evaluated < count:
         state = _state(residuals, factors, lam_star, lam)
         history.append(state.objective)
     return Pursuit(factors, state.objective, state.gap, state.norm, count, converged, history)
 
 
 class _State(NamedTuple):
-    objective: float = math.inf
-    gap: float = math.inf
-    norm: float = math.inf
+    objective: float
+    gap: float
+    norm: float
 
 
 def _state(residuals: Residuals, factors: Factors, lam_star: float, lam: float) -> _State:
