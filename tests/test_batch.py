@@ -157,6 +157,20 @@ def test_factors_are_stationary(ridge: float) -> None:
     assert np.all(np.diff(reached.history) <= 0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("atoms", [2, 3, 5])
+def test_factors_of_data_without_noise_stay_balanced(atoms: int, dtype: torch.dtype) -> None:
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.random((300, 3)) @ rng.random((3, 12))).to(dtype)
+    reached = factorise(x, *nonnegative_start(x, atoms), tol=0.0, max_iter=2000)
+    sizes = reached.codes.norm(dim=0), reached.dictionary.norm(dim=1)
+    assert all(bool(size.isfinite().all()) for size in sizes)
+    assert float((sizes[0] / sizes[1]).log().abs().max()) < 1
+    error = (x - reached.codes @ reached.dictionary).norm() / x.norm()
+    best = torch.linalg.svdvals(x)[atoms:].norm() / x.norm()
+    assert float(error) < float(best) + (0.03 if atoms < 3 else 2e-3)
+
+
 def test_non_negative_factors_complete_a_matrix() -> None:
     rng = np.random.default_rng(0)
     x = torch.from_numpy(rng.random((200, 3)) @ rng.random((3, 50)))

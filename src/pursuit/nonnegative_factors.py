@@ -137,6 +137,8 @@ def factorise(
             d_far = (new_d + weight * (new_d - d)).clamp_min_(0)
             most = min(1.0, 1.01 * most)
             z, d, weight, last = new_z, new_d, min(most, GROWTH * weight), objective
+            if ridge == 0:
+                _balance((z, z_far), (d, d_far))
         history.append(min(objective, history[-1]) if history else objective)
         if callback is not None:
             seconds = time.perf_counter() - began
@@ -148,6 +150,20 @@ def factorise(
             break
     _sweep(z, d @ d.T, data.times_rows(z, d), ridge)
     return Factorisation(z.T.contiguous(), d, history, converged)
+
+
+def _balance(codes: tuple[Tensor, Tensor], atoms: tuple[Tensor, Tensor]) -> None:
+    """Give both factors of each component the same norm, in place; products stay the same.
+
+    Without a ridge nothing else keeps one factor from growing while the other shrinks.
+    """
+    sizes = codes[0].norm(dim=1, keepdim=True), atoms[0].norm(dim=1, keepdim=True)
+    used = (sizes[0] > 0) & (sizes[1] > 0)
+    root = torch.where(used, sizes[1] / sizes[0], 1.0).sqrt()
+    for factor in codes:
+        factor *= root
+    for factor in atoms:
+        factor /= root
 
 
 def _singular_vectors(x: Tensor, rank: int, seed: int) -> Factors:
