@@ -254,17 +254,17 @@ class Demo:
             "the low-rank part": _rms(low_rank - truth, hidden),
             "the mean face": _rms(pca.mean_[None] - truth, hidden),
         }
-        marked = np.abs(outliers) > 0
+        marked = pca.outlier_mask(x)
         detected = float((marked & hidden).sum() / hidden.sum())
         false = float((marked & ~hidden).sum() / (~hidden).sum())
-        self._tell(f"{100 * detected:.0f} % of the covered pixels are outliers")
+        self._tell(f"{100 * detected:.0f} % of the covered pixels are marked as outliers")
         self.report.section("Faces with something in front")
         self.report.text(
             f"Robust PCA with {FACE_ATOMS} atoms was learned from {len(known)} pictures of "
-            f"{LEARNED} people. These are others, each covered by a square of noise. The encoder "
-            f"splits them into a low-rank part and outliers; {100 * detected:.0f} % of the covered "
-            f"pixels and {100 * false:.0f} % of the others are outliers. Behind the squares the "
-            "distance from the true face is (root mean square):"
+            f"{LEARNED} people. These are others, each covered by a square of noise. They "
+            f"are split into a low-rank part and outliers; {100 * detected:.0f} % of the covered "
+            f"pixels and {100 * false:.0f} % of the others are marked as outliers. Behind the "
+            "squares the distance from the true face is (root mean square):"
         )
         self.report.table(["", "distance"], [[name, f"{e:.3f}"] for name, e in errors.items()])
         figure = plots.decomposition(x[:6], low_rank[:6], outliers[:6], shape=shape, rows=6)
