@@ -160,7 +160,8 @@ def planted(n: int, m: int, rank: int, share: float, size: float, noise: float) 
         return float(np.linalg.norm(reached - low) / np.linalg.norm(low))
 
     contenders: dict[str, Callable[[], Any]] = {
-        "pursuit": lambda: _low_rank(pu.RobustPCA(rank, center=False), x),
+        "pursuit": lambda: pu.RobustPCA(rank, center=False).fit_split(x, debias=True).low_rank,
+        "pursuit, convex": lambda: pu.RobustPCA(rank, center=False).fit_split(x).low_rank,
         "inexact ALM": lambda: inexact_alm(x)[0],
         "AccAltProj, rank known": lambda: acc_alt_proj(x, rank)[0],
         "scikit-learn PCA": lambda: _reconstructed(PCA(rank), x),
@@ -168,12 +169,6 @@ def planted(n: int, m: int, rank: int, share: float, size: float, noise: float) 
     }
     name = f"{n} x {m}, rank {rank}, {share:.0%} outliers up to {size:g}, noise {noise:g}"
     return name, contenders, merit, "error"
-
-
-def _low_rank(estimator: Any, x: Array) -> Array:
-    """The low-rank part of the training data, as `fit` has found it."""
-    estimator.fit(x)
-    return np.asarray(estimator.split(x).low_rank)
 
 
 def _reconstructed(estimator: Any, x: Array) -> Array:
@@ -195,8 +190,8 @@ def series(name: str) -> Problem:
     x = truth + spikes * truth.std()
 
     def ours() -> Array:
-        pca = pu.RobustPCA(4).fit(x)
-        return np.where(pca.outlier_mask(x), pca.split(x).low_rank, x)
+        parts = pu.RobustPCA(4).fit_split(x, debias=True)
+        return np.where(parts.outliers != 0, parts.low_rank, x)
 
     def without_outliers(parts: tuple[Array, Array]) -> Array:
         low, sparse = parts
@@ -207,7 +202,7 @@ def series(name: str) -> Problem:
 
     contenders = {
         "pursuit, outliers replaced": ours,
-        "pursuit, low rank": lambda: _low_rank(pu.RobustPCA(4), x),
+        "pursuit, low rank": lambda: pu.RobustPCA(4).fit_split(x, debias=True).low_rank,
         "inexact ALM": lambda: inexact_alm(x)[0],
         "inexact ALM, outliers replaced": lambda: without_outliers(inexact_alm(x)),
         "scikit-learn PCA": lambda: _reconstructed(PCA(4), x),
@@ -226,7 +221,8 @@ def covered_faces() -> Problem:
         return float(np.linalg.norm((low - x)[where]) / np.linalg.norm((x - x.mean(0))[where]))
 
     contenders: dict[str, Callable[[], Any]] = {
-        "pursuit": lambda: _low_rank(pu.RobustPCA(40), noisy),
+        "pursuit": lambda: pu.RobustPCA(80).fit_split(noisy, debias=True).low_rank,
+        "pursuit, convex": lambda: pu.RobustPCA(80).fit_split(noisy).low_rank,
         "inexact ALM": lambda: inexact_alm(noisy)[0],
         "scikit-learn PCA": lambda: _reconstructed(PCA(40), noisy),
     }
@@ -250,7 +246,8 @@ def highway(folder: Path) -> Problem:
         return -best
 
     contenders: dict[str, Callable[[], Any]] = {
-        "pursuit": lambda: _low_rank(pu.RobustPCA(8), x),
+        "pursuit": lambda: pu.RobustPCA(8).fit_split(x).low_rank,
+        "pursuit, debiased": lambda: pu.RobustPCA(8).fit_split(x, debias=True).low_rank,
         "inexact ALM": lambda: inexact_alm(x)[0],
         "scikit-learn PCA": lambda: _reconstructed(PCA(8), x),
     }
@@ -281,7 +278,7 @@ def voice(folder: Path, clip: int) -> Problem:
         return base - ratio(istft(spectrum * sparse / (low + sparse + 1e-9), **window)[1])
 
     def ours(estimator: Any) -> tuple[Array, Array]:
-        parts = estimator.fit(x).split(x)
+        parts = estimator.fit_split(x)
         return parts.low_rank, parts.outliers
 
     contenders: dict[str, Callable[[], Any]] = {

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .progress import Callback, Progress
-from .solvers.low_rank import Factors, Residuals, approximate
+from .solvers.low_rank import OBSERVED, Factors, Residuals, power_step
 
 #: sweeps over all rows of a factor between two products with the data
 SWEEPS = 3
@@ -173,14 +173,10 @@ def _singular_vectors(x: Tensor, rank: int, seed: int) -> Factors:
     right = torch.randn(m, min(rank + 5, n, m), generator=generator, dtype=x.dtype)
     left = torch.zeros((n, right.shape[1]), dtype=x.dtype)
     for _ in range(POWER_STEPS):
-        u, values, right, _ = approximate(residuals, (left, right), right, _observed)
+        (u, values, right), _ = power_step(residuals, (left, right), right, OBSERVED)
         if residuals.missing:
             left = u * values
     return Factors((u * values)[:, :rank], right[:, :rank])
-
-
-def _observed(tile: Tensor, _: slice) -> None:
-    tile.nan_to_num_(nan=0.0)
 
 
 def _sweep(factor: Tensor, gram: Tensor, product: Tensor, ridge: float) -> None:
@@ -207,14 +203,14 @@ class _Data:
         """``D X'``, shape (q, n)."""
         if not self.residuals.missing:
             return d @ self.x.T
-        times = self.residuals.times(z.T, d.T, _observed, d.T)
+        times = self.residuals.products((z.T, d.T), OBSERVED, vectors=d.T).along_rows
         return times.T.contiguous() + (d @ d.T) @ z
 
     def times_columns(self, z: Tensor, d: Tensor) -> Tensor:
         """``Z' X``, shape (q, m)."""
         if not self.residuals.missing:
             return z @ self.x
-        product, _ = self.residuals.transposed_times(z.T, d.T, _observed, z.T)
+        product = self.residuals.products((z.T, d.T), OBSERVED, basis=z.T).along_columns
         return product + (z @ z.T) @ d
 
     def objective(self, z: Tensor, d: Tensor, gram: Tensor, product: Tensor, ridge: float) -> float:
@@ -228,8 +224,4 @@ class _Data:
         return exact + squares
 
     def _misfit(self, z: Tensor, d: Tensor) -> float:
-        total = 0.0
-        for rows, tile in self.residuals.tiles(z.T, d.T):
-            _observed(tile, rows)
-            total += float(torch.linalg.vector_norm(tile, dtype=torch.float64)) ** 2
-        return total / 2
+        return self.residuals.products((z.T, d.T), OBSERVED).size.energy / 2

@@ -106,14 +106,23 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         UserWarning
             If X has a single row, or all of its entries are equal.
         """
+        self._fit(X)
+        return self
+
+    def _fit(self, X: Any) -> Learned[Any] | None:
+        """Do what `fit` does, and return what was learned in batch, or None for a memory map."""
         self._check_settings()
         streamed = isinstance(X, np.memmap)
         signals = self._checked(X, reset=True)
         _warn_if_trivial(signals)
-        x = self._learn_stream(signals) if streamed else self._learn(signals)
+        learned = None
+        if streamed:
+            x = self._learn_stream(signals)
+        else:
+            x, learned = self._learn(signals)
         if self._uses_encoder():
             self._train(x, self.layers, self.regime, self.steps)
-        return self
+        return learned
 
     def train_encoder(
         self, X: Any, layers: int | None = None, regime: Any = None, steps: int | None = None
@@ -263,8 +272,8 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         """The coefficients that `transform` returns."""
         return codes
 
-    def _learn(self, X: Array) -> Tensor:
-        """Learn from all samples, and return them centred, with missing entries filled in."""
+    def _learn(self, X: Array) -> tuple[Tensor, Learned[Any]]:
+        """Learn from all samples; return them, centred and without gaps, and what was learned."""
         x = self._centre(X)
         start = self._start(x, self._seed())
         learned = learn_in_batch(
@@ -286,9 +295,9 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
                 f"{type(self).__name__} has not converged after {learned.iterations} iterations; "
                 "raise max_iter or tol",
                 ConvergenceWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
-        return filled
+        return filled, learned
 
     def _adopt(self, x: Tensor, learned: Learned[Any]) -> None:
         """Set the attributes of `fit`."""
@@ -495,4 +504,4 @@ def _warn_if_trivial(X: Array) -> None:
         message = f"all entries of X are {first:g}, so there is nothing to learn"
     else:
         return
-    warnings.warn(message, UserWarning, stacklevel=3)
+    warnings.warn(message, UserWarning, stacklevel=4)

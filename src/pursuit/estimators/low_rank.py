@@ -20,6 +20,7 @@ from ..solvers.low_rank import (
     Factors,
     Residuals,
     RobustFit,
+    Truncation,
     robust_deviation,
     robust_fit,
 )
@@ -31,8 +32,11 @@ from .start import Start, fitted_rank, start_nmf, start_robust
 MEDIAN_ROWS, MEASURED_ROWS = 200, 50
 #: entries beyond this many noise levels take no part in least squares
 EXCLUDED = 4.0
-#: iterations of these least squares; after half of them the excluded entries are chosen again
-LEAST_SQUARES_STEPS = 20
+#: the most iterations of these least squares for one choice of the excluded entries, and the change
+#: of the fit, in noise levels, that ends them
+LEAST_SQUARES_STEPS, SMALL_CHANGE = 10, 0.01
+#: the fraction of other entries that are marked as outliers
+FALSE_ALARMS = 0.001
 #: atoms below this fraction of the longest are not used
 UNUSED = 1e-3
 
@@ -148,10 +152,27 @@ class _Robust(Transformer):
         check_is_fitted(self)
         codes = self._encode(self._checked(X), stacklevel=4)
         scores, outliers = np.split(codes, [self._n_features_out], axis=1)
-        low_rank = self._uncentred(scores @ self.components_.astype(codes.dtype))
-        return Split(low_rank, outliers, scores, outliers)
+        return Split(self._low_rank(scores), outliers, scores, outliers)
 
-    def outlier_mask(self, X: Any, false_alarms: float = 0.001) -> Array:
+    def fit_split(self, X: Any, y: Any = None) -> Split:
+        """Fit to signals, and split them.
+
+        Parameters
+        ----------
+        X, y
+            Signals as rows, shape (n, m); NaN means not observed. y is ignored.
+
+        Returns
+        -------
+        Split
+            As for `split`.
+        """
+        return self.fit(X).split(X)
+
+    def _low_rank(self, scores: Array) -> Array:
+        return self._uncentred(scores @ self.components_.astype(scores.dtype))
+
+    def outlier_mask(self, X: Any, false_alarms: float = FALSE_ALARMS) -> Array:
         """Mark the entries of signals that are outliers.
 
         An entry is marked if it differs from the low-rank part by more than Gaussian noise would
@@ -176,30 +197,48 @@ class _Robust(Transformer):
             raise ValueError(f"false_alarms must lie between 0 and 1, got {false_alarms}")
         check_is_fitted(self)
         signals = self._checked(X)
-        scores = torch.from_numpy(self._visible(self._encode(signals)))
-        residuals = self._unbiased_residuals(self._centred(signals), scores)
+        x = self._centred(signals)
+        scores = self._unbiased(x, torch.from_numpy(self._visible(self._encode(signals))))
+        residuals = x - scores @ self.model_.dictionary.to(x)
+        return self._exceeding(residuals, false_alarms)
+
+    def _exceeding(self, residuals: Tensor, false_alarms: float) -> Array:
+        """Whether residuals are larger than noise is with the probability `false_alarms`."""
         sides = 1 if self._nonnegative else 2
         limit = NormalDist().inv_cdf(1 - false_alarms / sides) * self._residual_level
         marked: Array = (residuals if self._nonnegative else residuals.abs()).numpy() > limit
         return marked
 
-    def _used_atoms(self) -> Tensor:
-        atoms = self.model_.dictionary
-        norms = atoms.norm(dim=1)
-        return atoms[norms > UNUSED * norms.max()]
+    def _used(self) -> Tensor:
+        """Which atoms are not practically zero."""
+        norms = self.model_.dictionary.norm(dim=1)
+        used: Tensor = norms > UNUSED * norms.max()
+        return used
 
-    def _unbiased_residuals(self, x: Tensor, scores: Tensor) -> Tensor:
-        """Residuals of least-squares scores over the entries that are no outliers."""
-        atoms = self._used_atoms().to(x)
-        inverse = torch.linalg.pinv(atoms)
-        fitted = scores @ self.model_.dictionary.to(x)
-        for count in range(LEAST_SQUARES_STEPS):
-            if count % (LEAST_SQUARES_STEPS // 2) == 0:
-                level = max(robust_deviation(x - fitted), self._least_level)
-                usual = (x - fitted).abs() <= EXCLUDED * level
-            # the other entries have their fitted values, which leaves least squares over these
-            fitted = torch.where(usual, x, fitted) @ inverse @ atoms
-        return x - fitted
+    def _unbiased(self, x: Tensor, scores: Tensor) -> Tensor:
+        """Least-squares scores over the entries that are no outliers, from given scores."""
+        used = self._used()
+        atoms = self.model_.dictionary.to(x)[used]
+        inverse, gram = torch.linalg.pinv(atoms), atoms @ atoms.T
+        fitted = scores[:, used].contiguous()
+        residuals = Residuals(x)
+        for _ in range(2):
+            factors = fitted, atoms.T
+            level = max(robust_deviation(x, *factors), self._least_level)
+            limits = (torch.full((size,), EXCLUDED * level, dtype=x.dtype) for size in x.shape)
+            usual = Truncation(by_row=next(limits), by_column=next(limits))
+            for _ in range(LEAST_SQUARES_STEPS):
+                # entries that are excluded take their fitted values, and count no more
+                change = residuals.products((fitted, atoms.T), usual, inverse).along_rows
+                fitted += change
+                if (
+                    float(((change @ gram) * change).sum())
+                    <= x.numel() * (SMALL_CHANGE * level) ** 2
+                ):
+                    break
+        unbiased = torch.zeros_like(scores)
+        unbiased[:, used] = fitted
+        return unbiased
 
     def _visible(self, codes: Array) -> Array:
         return np.ascontiguousarray(codes[:, : self._n_features_out])
@@ -222,9 +261,10 @@ class _Robust(Transformer):
     def _adopt(self, x: Tensor, learned: Learned[Any]) -> None:
         super()._adopt(x, learned)
         rows = torch.from_numpy(sample_rows(len(x), MEASURED_ROWS))
-        level = robust_deviation(self._unbiased_residuals(x[rows], learned.codes[rows]))
+        scores = self._unbiased(x[rows], learned.codes[rows])
+        level = robust_deviation(x[rows], scores, learned.model.dictionary.T)
         # least squares make residuals smaller than the noise, by their degrees of freedom
-        used = min(len(self._used_atoms()), x.shape[1] - 1)
+        used = min(int(self._used().sum()), x.shape[1] - 1)
         level *= math.sqrt(x.shape[1] / (x.shape[1] - used))
         self._residual_level = max(level, self._least_level)
 
@@ -321,6 +361,66 @@ class RobustPCA(_Robust):
         )  # fmt: skip
         self.lam, self.lam_star, self.center = lam, lam_star, center
 
+    def split(self, X: Any, debias: bool = False) -> Split:
+        """Split signals into a low-rank part and outliers.
+
+        Parameters
+        ----------
+        X
+            Signals as rows, shape (n, m); NaN means not observed.
+        debias
+            Whether to undo the shrinkage of both parts. By default the parts minimise the model's
+            objective, whose penalties make the scores and the outliers smaller. With `debias` the
+            scores are least squares over the entries that are no outliers, and outliers are the
+            residuals of the entries that `outlier_mask` marks. That low-rank part is usually
+            nearer to the truth.
+
+        Returns
+        -------
+        Split
+            `low_rank` and `outliers`, shape (n, m), and `scores`, shape (n, n_components). What
+            remains of X is noise. The low-rank part has no missing entries.
+        """
+        parts = super().split(X)
+        if not debias:
+            return parts
+        return self._debiased(self._centred(self._checked(X)), torch.from_numpy(parts.scores))
+
+    def fit_split(self, X: Any, y: Any = None, debias: bool = False) -> Split:
+        """Fit to signals, and split them, without computing their codes again.
+
+        Parameters
+        ----------
+        X, y
+            Signals as rows, shape (n, m); NaN means not observed. y is ignored.
+        debias
+            As for `split`.
+
+        Returns
+        -------
+        Split
+            As for `split`, up to the tolerance of `fit`.
+        """
+        learned = self._fit(X)
+        if learned is None or self._uses_encoder():
+            return self.split(X, debias)
+        x = self._centred(self._checked(X))
+        if debias:
+            return self._debiased(x, learned.codes)
+        low_rank = learned.codes @ self.model_.dictionary
+        outliers = x - low_rank
+        outliers -= outliers.clamp(-self.lam_, self.lam_)
+        parts = low_rank.numpy(), outliers.nan_to_num_(nan=0.0).numpy()
+        return Split(self._uncentred(parts[0]), parts[1], learned.codes.numpy(), parts[1])
+
+    def _debiased(self, x: Tensor, scores: Tensor) -> Split:
+        scores = self._unbiased(x, scores)
+        low_rank = scores @ self.model_.dictionary.to(x)
+        residuals = x - low_rank
+        marked = self._exceeding(residuals, FALSE_ALARMS)
+        outliers = np.where(marked, residuals.numpy(), 0)
+        return Split(self._uncentred(low_rank.numpy()), outliers, scores.numpy(), outliers)
+
     def _centre(self, X: Array) -> Tensor:
         self.mean_ = None
         if self.center:
@@ -335,10 +435,10 @@ class RobustPCA(_Robust):
         fit = super()._robust_fit(x, atoms + 1, seed)
         left, right = fit.factors
         average = left.mean(dim=0)
-        residuals = Residuals(x)
-        clip = residuals.clipped(OUTLIER * fit.sigma)
-        ones = torch.full((len(x), 1), 1 / len(x), dtype=x.dtype)
-        shift = right @ average + residuals.transposed_times(left, right, clip, ones)[0][0]
+        clip = Truncation.clip(OUTLIER * fit.sigma)
+        weights = torch.full((len(x), 1), 1 / len(x), dtype=x.dtype)
+        products = Residuals(x).products((left, right), clip, basis=weights)
+        shift = right @ average + products.along_columns[0]
         x -= shift
         self.mean_ = self.mean_ + shift.numpy()
         left, right = Factors.of(left - average, right)

@@ -23,10 +23,11 @@ def noise_level(x: Tensor, rank: int, seed: int = 0) -> float:
     """Estimate the noise level of a sparse model with `rank` atoms.
 
     This is the sigma of `robust_fit`, with a rank of at most half of the smaller side of x, on at
-    most 2000 random rows; and at least 1 % of the size of a typical entry.
+    most 2000 random rows, of which the medians are subtracted: what they leave of the mean is one
+    more direction. It is at least 1 % of the size of a typical entry.
     """
     rows = x[torch.from_numpy(sample_rows(len(x), MEASURED_ROWS, seed))]
-    most = min(rank, min(rows.shape) // 2)
+    most = min(rank + 1, min(rows.shape) // 2)
     sigma = robust_fit(_centred(rows), most, seed).sigma if most > 0 else 0.0
     return max(sigma, LEAST_NOISE * _typical_size(rows))
 

@@ -13,10 +13,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
+
+Array = np.ndarray[Any, Any]
+Result = TypeVar("Result")
 
 #: number of entries in a tile of rows; a tile and its products stay in the cache
 TILE = 65_536
@@ -37,8 +43,9 @@ FIRST_LIMIT = 4.0
 #: singular values count if they exceed those of the residual by this factor,
 #: and directions count if they lower the noise level by this factor
 ABOVE_NOISE, LOWERS_NOISE = 1.3, 1.03
-#: directions with a larger part of their energy in a single entry explain an outlier
-CONCENTRATED = 0.25
+#: directions whose energy is in fewer entries than this fraction of the larger side, such as some
+#: entries of a single row, explain outliers
+CONCENTRATED = 0.5
 #: the noise level is sampled at this number of entries, and those of rows and columns at this
 ENTRIES, LINES = 10_000, 50
 #: the noise level has settled if it falls by less than SETTLED; it falls slowly above SLOW
@@ -46,7 +53,10 @@ SETTLED, SLOW = 0.01, 0.8
 #: the subspace iterations before the first fit, and the most iterations of `robust_fit`
 POWER_STEPS, ROUNDS = 3, 100
 
-Truncate = Callable[[Tensor, slice], None]
+#: tangent steps pay if the smaller side has this many times the number of singular vectors
+TANGENT = 20
+#: fewer entries than this are not worth another thread
+FEWEST_ENTRIES = 100_000
 
 
 class Factors(NamedTuple):
@@ -86,92 +96,178 @@ class RobustFit(NamedTuple):
     outliers: float
 
 
-class Residuals:
-    """Products with truncated residuals ``T(X - left right')``, tile by tile.
+class Truncation(NamedTuple):
+    """What happens to residuals: they are clipped, or rejected.
 
-    Entries of X that are NaN were not observed; their truncated residuals are 0.
+    Without limits they are clipped to [lower, upper]. With limits they become zero where they
+    exceed the limit of their row and that of their column. Missing entries become zero.
+    """
+
+    lower: float = -math.inf
+    upper: float = math.inf
+    by_row: Tensor | None = None
+    by_column: Tensor | None = None
+
+    @classmethod
+    def clip(cls, limit: float) -> Truncation:
+        """Truncation to ``[-limit, limit]``."""
+        return cls(-limit, limit)
+
+
+#: truncation that only sets missing entries to zero
+OBSERVED = Truncation()
+
+
+class Size(NamedTuple):
+    """``||T||_F^2`` of residuals that were truncated, and the sum of what clipping has removed."""
+
+    energy: float
+    removed: float
+
+
+class Products(NamedTuple):
+    """``T V`` (n, p) and ``U' T`` (s, m) for truncated residuals T; and their `Size`."""
+
+    along_rows: Tensor
+    along_columns: Tensor
+    size: Size
+
+
+class Residuals:
+    """Residuals ``X - left right'`` of data, computed tile by tile.
+
+    Entries of X that are NaN were not observed.
     """
 
     def __init__(self, x: Tensor) -> None:
-        self.x = x
-        self.rows = max(8, TILE // x.shape[1])
+        self.x = x.contiguous()
         self.missing = bool(torch.isnan(x.sum()))
-        self._tile = torch.empty((min(self.rows, len(x)), x.shape[1]), dtype=x.dtype)
 
     def tiles(self, left: Tensor, right: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """Yield rows and their residuals, which are overwritten by the next ones."""
         transposed = right.T.contiguous()
-        for start in range(0, len(self.x), self.rows):
-            rows = slice(start, min(start + self.rows, len(self.x)))
-            tile = self._tile[: rows.stop - start]
+        length = max(8, TILE // self.x.shape[1])
+        buffer = torch.empty((min(length, len(self.x)), self.x.shape[1]), dtype=self.x.dtype)
+        for start in range(0, len(self.x), length):
+            rows = slice(start, min(start + length, len(self.x)))
+            tile = buffer[: rows.stop - start]
             torch.addmm(self.x[rows], left[rows], transposed, alpha=-1, out=tile)
             yield rows, tile
 
-    def times(self, left: Tensor, right: Tensor, truncate: Truncate, vectors: Tensor) -> Tensor:
-        """Compute ``T(X - left right') vectors``, shape (n, k)."""
-        result = torch.empty((len(self.x), vectors.shape[1]), dtype=self.x.dtype)
-        for rows, tile in self.tiles(left, right):
-            truncate(tile, rows)
-            torch.mm(tile, vectors, out=result[rows])
-        return result
+    def products(
+        self,
+        at: tuple[Tensor, Tensor],
+        truncation: Truncation,
+        vectors: Tensor | None = None,
+        basis: Tensor | None = None,
+    ) -> Products:
+        """Multiply truncated residuals by `vectors` V (m, p) and, transposed, by `basis` U (n, s).
 
-    def transposed_times(
-        self, left: Tensor, right: Tensor, truncate: Truncate, vectors: Tensor
-    ) -> tuple[Tensor, float]:
-        """Compute ``vectors' T(X - left right')``, shape (k, m), and the squared norm of T."""
-        result = torch.zeros((vectors.shape[1], self.x.shape[1]), dtype=self.x.dtype)
-        energy = 0.0
-        for rows, tile in self.tiles(left, right):
-            truncate(tile, rows)
-            result.addmm_(vectors[rows].T, tile)
-            energy += float(torch.linalg.vector_norm(tile)) ** 2
-        return result, energy
+        `at` are the factors left (n, k) and right (m, k).
+        """
+        from .low_rank_kernels import products
 
-    def clipped(self, limit: float) -> Truncate:
-        """Truncation to ``[-limit, limit]``."""
+        x, dtype = self.x.numpy(), self.x.numpy().dtype
+        n, m = x.shape
+        none = np.empty(0, dtype)
+        left, right = _array(at[0]), _array(at[1].T)
+        v = np.empty((0, m), dtype) if vectors is None else _array(vectors.T)
+        u = np.empty((n, 0), dtype) if basis is None else _array(basis)
+        limits = truncation.by_row, truncation.by_column
+        by_row, by_column = (none if limit is None else _array(limit) for limit in limits)
+        along_rows = np.zeros((n, len(v)), dtype)
 
-        def clip(tile: Tensor, _: slice) -> None:
-            tile.clamp_(-limit, limit)
-            if self.missing:
-                tile.nan_to_num_(nan=0.0)
+        def work(rows: slice) -> tuple[tuple[float, float], Array]:
+            along_columns = np.zeros((u.shape[1], m), dtype)
+            size = products(
+                x[rows], left[rows], right, v, u[rows], truncation.lower, truncation.upper,
+                by_row[rows], by_column, along_rows[rows], along_columns,
+            )  # fmt: skip
+            return size, along_columns
 
-        return clip
+        parts = on_threads(work, n, x.size)
+        size = Size(*(sum(values) for values in zip(*(part[0] for part in parts), strict=True)))
+        total = parts[0][1]
+        for _, part in parts[1:]:
+            total += part
+        return Products(torch.from_numpy(along_rows), torch.from_numpy(total), size)
 
 
-def approximate(
-    residuals: Residuals,
-    at: tuple[Tensor, Tensor],
-    vectors: Tensor,
-    truncate: Truncate,
-) -> tuple[Tensor, Tensor, Tensor, float]:
-    """Approximate the singular value decomposition of ``L + T(X - L)``.
+def on_threads(work: Callable[[slice], Result], rows: int, entries: int) -> list[Result]:
+    """Call `work` with equal parts of the rows, on as many threads as torch uses."""
+    threads = max(1, min(torch.get_num_threads(), entries // FEWEST_ENTRIES, rows))
+    edges = [rows * part // threads for part in range(threads + 1)]
+    parts = [slice(*edge) for edge in pairwise(edges)]
+    if threads == 1:
+        return [work(parts[0])]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(work, parts))
 
-    Parameters
-    ----------
-    residuals
-        The data X.
-    at
-        The factors of L.
-    vectors
-        A basis from which one step of subspace iteration starts, shape (m, k).
-    truncate
-        T.
 
-    Returns
-    -------
-    tuple
-        Left singular vectors (n, k), singular values (k,), right singular vectors (m, k), and the
-        squared norm of ``T(X - L)``.
+def _array(tensor: Tensor) -> Array:
+    return np.ascontiguousarray(tensor.numpy())
+
+
+class Singular(NamedTuple):
+    """Left singular vectors (n, k), singular values (k,) and right singular vectors (m, k)."""
+
+    left: Tensor
+    values: Tensor
+    right: Tensor
+
+
+def step(
+    residuals: Residuals, at: tuple[Tensor, Tensor], last: Singular, truncation: Truncation
+) -> tuple[Singular, Size]:
+    """Update the singular value decomposition of ``M = L + T(X - L)`` from the last one.
+
+    A tangent step computes the residuals once, but needs decompositions of twice the size.
+    """
+    small = last.left.shape[1] * TANGENT <= min(residuals.x.shape)
+    if small:
+        return tangent_step(residuals, at, last, truncation)
+    return power_step(residuals, at, last.right, truncation)
+
+
+def power_step(
+    residuals: Residuals, at: tuple[Tensor, Tensor], vectors: Tensor, truncation: Truncation
+) -> tuple[Singular, Size]:
+    """Approximate the singular value decomposition of ``M = L + T(X - L)``.
+
+    This is one step of subspace iteration from `vectors` (m, k), for which the residuals are
+    computed twice.
     """
     left, right = at
-    image = residuals.times(left, right, truncate, vectors)
+    image = residuals.products(at, truncation, vectors=vectors).along_rows
     image += left @ (right.T @ vectors)
     basis = torch.linalg.qr(image)[0]
-    product, energy = residuals.transposed_times(left, right, truncate, basis)
+    _, product, size = residuals.products(at, truncation, basis=basis)
     product += (basis.T @ left) @ right.T
     orthonormal, triangle = torch.linalg.qr(product.T)
     u, values, v = torch.linalg.svd(triangle.T, full_matrices=False)
-    return basis @ u, values, orthonormal @ v.T, energy
+    return Singular(basis @ u, values, orthonormal @ v.T), size
+
+
+def tangent_step(
+    residuals: Residuals, at: tuple[Tensor, Tensor], last: Singular, truncation: Truncation
+) -> tuple[Singular, Size]:
+    """Update a singular value decomposition of ``M = L + T(X - L)``.
+
+    With the last singular vectors U and V, M is replaced by ``U U'M + M V V' - U U'M V V'``, its
+    projection onto the tangent space of the matrices of low rank, for which one computation of the
+    residuals suffices (Cai, Cai and Wei 2019). Its error is of second order in the change of the
+    singular vectors.
+    """
+    left, right = at
+    u, k = last.left, last.left.shape[1]
+    along_rows, along_columns, size = residuals.products(at, truncation, last.right, u)
+    along_rows += left @ (right.T @ last.right)
+    along_columns += (u.T @ left) @ right.T
+    q, r = torch.linalg.qr(torch.cat([u, along_rows], dim=1))
+    p, s = torch.linalg.qr(torch.cat([last.right, along_columns.T], dim=1))
+    core = r[:, k:] - r[:, :k] @ (u.T @ along_rows)
+    a, values, b = torch.linalg.svd(r[:, :k] @ s[:, k:].T + core @ s[:, :k].T)
+    return Singular(q @ a[:, :k], values[:k], p @ b[:k].T), size
 
 
 def robust_fit(x: Tensor, rank: int, seed: int = 0) -> RobustFit:
@@ -201,40 +297,42 @@ def robust_fit(x: Tensor, rank: int, seed: int = 0) -> RobustFit:
     good. The first limits follow from the sizes of the entries of each row and column.
 
     Singular vectors are dropped if they are no longer than those of noise, if the noise level is
-    the same without them, or if most of their energy is in a single entry; then they explain
+    the same without them, or if their energy is in few entries; then they explain
     outliers.
     """
     n, m = x.shape
-    size = min(rank + 5, n, m)
+    width = min(rank + 5, n, m)
     residuals = Residuals(x)
-    sample = _Sample(x, seed)
-    unit = sample.unit
+    entries, lines = _Entries(x, seed), _Lines(x, seed)
+    unit = entries.unit
     generator = torch.Generator().manual_seed(seed)
-    right = torch.linalg.qr(torch.randn(m, size, generator=generator, dtype=x.dtype))[0]
-    left = torch.zeros((n, size), dtype=x.dtype)
+    right = torch.linalg.qr(torch.randn(m, width, generator=generator, dtype=x.dtype))[0]
+    left = torch.zeros((n, width), dtype=x.dtype)
     if unit == 0:
         return RobustFit(Factors(left[:, :rank], right[:, :rank]), 0.0, 0.0)
-    limits = sample.limits(left, right, FIRST_LIMIT * unit, FIRST_LIMIT / BAD_LINE)
-    truncate = _rejecting(*limits)
+    truncation = lines.limits(left, right, FIRST_LIMIT * unit, FIRST_LIMIT / BAD_LINE)
     for _ in range(POWER_STEPS):
-        _, values, right, energy = approximate(residuals, (left, right), right, truncate)
+        singular, size = power_step(residuals, (left, right), right, truncation)
+        right = singular.right
     least = unit * (1e-9 if x.dtype == torch.float64 else 1e-6)
     edge = ABOVE_NOISE * (math.sqrt(n) + math.sqrt(m)) / math.sqrt(n * m)
     # at first L is zero, and what is left besides the directions counts as noise
-    noise = max(energy - float(values[:rank].square().sum()), 0.0)
-    sigma, share, most, patience, calm = math.inf, 0.0, rank, 1.0, 0
+    noise = max(size.energy - float(singular.values[:rank].square().sum()), 0.0)
+    sigma, share, most, patience, calm, kept = math.inf, 0.0, rank, 1.0, 0, 0
     for count in range(ROUNDS):
-        basis, values, right, energy = approximate(residuals, (left, right), right, truncate)
-        noise = energy if count > 0 else noise
+        at = left[:, :kept], right[:, :kept]
+        singular, size = step(residuals, at, singular, truncation)
+        noise = size.energy if count > 0 else noise
         # an outlier is a matrix of rank 1, too: with its energy in one entry
-        peaks = basis.abs().amax(dim=0) * right.abs().amax(dim=0)
-        order = (peaks.square() > CONCENTRATED).int().argsort(stable=True)
-        basis, values, right = basis[:, order], values[order], right[:, order]
-        spread = int((peaks.square() <= CONCENTRATED).sum())
-        large = values[:spread] > edge * math.sqrt(noise)
+        u, values, v = singular
+        concentrated = u.pow(4).sum(dim=0) * v.pow(4).sum(dim=0) * CONCENTRATED * max(n, m) > 1
+        order = concentrated.int().argsort(stable=True)
+        singular = Singular(u[:, order], values[order], v[:, order])
+        spread = int((~concentrated).sum())
+        large = singular.values[:spread] > edge * math.sqrt(noise)
         kept = min(int(large.sum()), most)
-        left = basis * values
-        kept, level, share, far = sample.choose(left, right, kept)
+        left, right = singular.left * singular.values, singular.right
+        kept, level, share, far = entries.choose(left, right, kept)
         left[:, kept:] = 0.0
         slow = level > SLOW * sigma
         settled = level >= (1 - SETTLED) * sigma
@@ -247,45 +345,40 @@ def robust_fit(x: Tensor, rank: int, seed: int = 0) -> RobustFit:
         calm = calm + 1 if settled and multiple == OUTLIER else 0
         if sigma < least or calm == 2:
             break
-        truncate = _rejecting(*sample.limits(left, right, multiple * sigma, multiple))
+        truncation = lines.limits(left, right, multiple * sigma, multiple)
     freedom = math.sqrt(n * m / max((n - kept) * (m - kept), 1))
     return RobustFit(Factors(left[:, :rank], right[:, :rank]), sigma * freedom, share)
 
 
-def robust_deviation(residuals: Tensor) -> float:
-    """Estimate the standard deviation of residuals without outliers and missing entries."""
-    return _level(_Sample(residuals, seed=0).values).sigma
+def robust_deviation(x: Tensor, left: Tensor, right: Tensor) -> float:
+    """Estimate the standard deviation of ``X - left right'`` without outliers, at some entries."""
+    return _level(_Entries(x, seed=0).residuals(left, right)[0]).sigma
 
 
-def _rejecting(by_row: Tensor, by_column: Tensor) -> Truncate:
-    """Truncation to zero beyond the larger limit of an entry's row and column, and at NaN."""
-
-    def reject(tile: Tensor, rows: slice) -> None:
-        limits = torch.maximum(by_row[rows, None], by_column)
-        tile.masked_fill_(~(tile.abs() <= limits), 0.0)
-
-    return reject
-
-
-class _Sample:
-    """Entries at which residuals are measured: some of all, some of each row and each column."""
+class _Entries:
+    """Entries at which residuals are measured: all of a small matrix, some of a large one."""
 
     def __init__(self, x: Tensor, seed: int) -> None:
         n, m = x.shape
-        generator = torch.Generator().manual_seed(seed)
-        rows = torch.randint(n, (ENTRIES,), generator=generator)
-        columns = torch.randint(m, (ENTRIES,), generator=generator)
+        if n * m <= ENTRIES:
+            places = torch.arange(n * m)
+        else:
+            generator = torch.Generator().manual_seed(seed)
+            places = torch.randint(n * m, (ENTRIES,), generator=generator)
+        rows, columns = places // m, places % m
         observed = ~torch.isnan(x[rows, columns])
         self.rows, self.columns = rows[observed], columns[observed]
         self.values = x[self.rows, self.columns]
-        self.some_rows = torch.randperm(n, generator=generator)[:LINES]
-        self.some_columns = torch.randperm(m, generator=generator)[:LINES]
-        self.by_row, self.by_column = x[:, self.some_columns], x[self.some_rows]
         sizes = self.values.abs()
         #: the size of the entries: robust, unless more than half of them are zero
         self.unit = 0.0
         if len(sizes):
             self.unit = MAD_TO_SIGMA * float(sizes.median()) or float(sizes.mean())
+
+    def residuals(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The residuals of ``left right'``, and the rows of both factors from which they follow."""
+        a, b = left.index_select(0, self.rows), right.index_select(0, self.columns)
+        return self.values - (a * b).sum(dim=1), a, b
 
     def choose(self, left: Tensor, right: Tensor, kept: int) -> tuple[int, float, float, float]:
         """Choose the number of directions.
@@ -296,26 +389,43 @@ class _Sample:
             The number, at most `kept`; the noise level with it; and the shares of the residuals
             above 3 and above 6 noise levels.
         """
-        residuals = self.values
-        levels = [_level(residuals)]
-        for k in range(kept):
-            residuals = residuals - left[self.rows, k] * right[self.columns, k]
-            levels.append(_level(residuals))
-        best = levels[kept]
-        while kept > 1 and levels[kept - 1].sigma <= LOWERS_NOISE * best.sigma:
-            kept -= 1
-        chosen = levels[kept]
+        residuals, a, b = self.residuals(left[:, :kept], right[:, :kept])
+        chosen = best = _level(residuals)
+        while kept > 1:
+            residuals += a[:, kept - 1] * b[:, kept - 1]
+            without = _level(residuals)
+            if without.sigma > LOWERS_NOISE * best.sigma:
+                break
+            kept, chosen = kept - 1, without
         return kept, chosen.sigma, chosen.outliers, chosen.far
 
-    def limits(
-        self, left: Tensor, right: Tensor, limit: float, multiple: float
-    ) -> tuple[Tensor, Tensor]:
-        """Limits of residuals for each row and each column, at least `limit`."""
+
+class _Lines:
+    """Some entries of each row and of each column, which tell how well it fits."""
+
+    def __init__(self, x: Tensor, seed: int) -> None:
+        n, m = x.shape
+        generator = torch.Generator().manual_seed(seed)
+        self.some_rows = torch.randperm(n, generator=generator)[:LINES]
+        self.some_columns = torch.randperm(m, generator=generator)[:LINES]
+        self.by_row, self.by_column = x[:, self.some_columns], x[self.some_rows]
+
+    def limits(self, left: Tensor, right: Tensor, limit: float, multiple: float) -> Truncation:
+        """Reject residuals beyond limits that follow from each row and column, at least `limit`."""
         factor = BAD_LINE * multiple * LOW_TO_SIGMA
-        by_row = (self.by_row - left @ right[self.some_columns].T).abs().nanquantile(LOW, dim=1)
-        by_column = (self.by_column - left[self.some_rows] @ right.T).abs().nanquantile(LOW, dim=0)
-        rows, columns = (factor * v.nan_to_num_(nan=0.0) for v in (by_row, by_column))
-        return rows.clamp_min_(limit), columns.clamp_min_(limit)
+        by_row = _low_quantile((self.by_row - left @ right[self.some_columns].T).abs_(), 1)
+        by_column = _low_quantile((self.by_column - left[self.some_rows] @ right.T).abs_(), 0)
+        rows, columns = (v.mul_(factor).clamp_min_(limit) for v in (by_row, by_column))
+        return Truncation(by_row=rows, by_column=columns)
+
+
+def _low_quantile(values: Tensor, dim: int) -> Tensor:
+    """The quantile LOW of values that are not NaN; 0 if there are none."""
+    if bool(torch.isnan(values).any()):
+        return values.nanquantile(LOW, dim=dim).nan_to_num_(nan=0.0)
+    count = values.shape[dim]
+    place = int(LOW * (count - 1))
+    return torch.from_numpy(np.partition(values.numpy(), place, axis=dim).take(place, axis=dim))
 
 
 class _Level(NamedTuple):
@@ -326,17 +436,17 @@ class _Level(NamedTuple):
 
 def _level(residuals: Tensor) -> _Level:
     """The standard deviation of residuals without outliers, and the shares above 3 and 6 of it."""
-    ordered = residuals.abs().sort()[0]
+    ordered = np.sort(residuals.abs().numpy())  # much quicker than torch's
     count = len(ordered)
     if count == 0:
         return _Level(0.0, 0.0, 0.0)
     sigma = MAD_TO_SIGMA * float(ordered[(count - 1) // 2])
     inside = count
     for _ in range(10):
-        inside = int(torch.searchsorted(ordered, OUTLIER * sigma, right=True))
+        inside = int(np.searchsorted(ordered, OUTLIER * sigma, side="right"))
         smaller = TRIMMED_TO_SIGMA * float(ordered[max(inside - 1, 0) // 2])
         if smaller >= 0.999 * sigma:
             break
         sigma = smaller
-    far = count - int(torch.searchsorted(ordered, 2 * OUTLIER * sigma, right=True))
+    far = count - int(np.searchsorted(ordered, 2 * OUTLIER * sigma, side="right"))
     return _Level(sigma, 1 - inside / count, far / count)

@@ -17,17 +17,21 @@ from torch import Tensor
 
 from .._checks import ArrayLike, as_float_matrix, as_number
 from ..progress import Callback, Progress
-from .low_rank import Factors, Residuals, approximate
+from .low_rank import Factors, Residuals, Singular, Truncation, step
 
 #: singular vectors computed beyond those in use, so that new ones can enter
 SPARE = 5
 #: the relative change of the low-rank part at which the first certificate is computed, and the
 #: fewest iterations between two of them
 FIRST_CHECK, BETWEEN = 1e-3, 5
-#: changes below this fraction of the tolerance end the iteration if the rank is limited
+#: changes below this fraction of the tolerance end the iteration if a rank is given
 STILL = 1e-3
+#: iterations over which the decrease of the objective is measured if the rank is limited
+WINDOW = 10
 #: matrices whose smaller side is larger than this have their norm computed by Lanczos steps
 LARGE = 500
+#: the relative residual of Lanczos vectors; the relative error of the norm is about its square
+LANCZOS = 1e-4
 
 
 class LowRankSplit(NamedTuple):
@@ -51,7 +55,7 @@ class Pursuit(NamedTuple):
     iterations, converged
         The number of iterations, and whether they sufficed.
     history
-        The objective whenever it was computed.
+        The objective in the course of the iteration.
     """
 
     factors: Factors
@@ -145,9 +149,10 @@ def pursue(
     start
         An initial L.
     tol
-        Stop when the gap is at most this fraction of the objective. If a rank is given, stop also
-        when L changes by at most this fraction and `rank` limits it, or by a thousandth of it:
-        weights far below the data let L change that slowly.
+        Stop when the gap is at most this fraction of the objective. If `rank` limits L, stop when
+        the objective has decreased by less than this fraction in ten iterations. If a rank is
+        given, stop also when L changes by at most a thousandth of this fraction: weights far below
+        the data let L change that slowly.
     max_iter, callback
         The largest number of iterations, and a function that is called with a `Progress` after
         each; a true return value ends the iteration.
@@ -156,19 +161,26 @@ def pursue(
     smaller = min(n, m)
     most = smaller if rank is None else min(rank, smaller)
     residuals = Residuals(x)
-    clip = residuals.clipped(lam)
+    clip = Truncation.clip(lam)
     factors = _start(x, start, min(most, 0 if start is None else start.left.shape[1]))
-    basis = _extended(factors.right, min(factors.right.shape[1] + SPARE, most + SPARE, smaller))
+    width = min(factors.right.shape[1] + SPARE, most + SPARE, smaller)
+    singular = _extended(_normalised(factors), width)
     at: tuple[Tensor, Tensor] = factors
-    t, check, history = 1.0, max(FIRST_CHECK, tol), []
-    began, converged, count, due, evaluated = time.perf_counter(), False, 0, 1, 0
+    t, weight, check, due = 1.0, 0.0, max(FIRST_CHECK, tol), 1
+    nuclear = last = float(factors.values.sum())
+    history: list[float] = []
+    began, converged, count, state = time.perf_counter(), False, 0, None
     for count in range(1, max_iter + 1):
-        left, values, basis, _ = approximate(residuals, at, basis, clip)
-        values = (values - lam_star).clamp_min(0)
+        singular, size = step(residuals, at, singular, clip)
+        # of the point from which the step starts; the nuclear norm is extrapolated as well
+        smooth = size.energy / 2 + lam * size.removed
+        objective = smooth + lam_star * (nuclear + weight * (nuclear - last))
+        history.append(min(objective, history[-1]) if history else objective)
+        values = (singular.values - lam_star).clamp_min(0)
         active = int((values > 0).sum())
         limited = active >= most < smaller
         kept = min(active, most)
-        new = Factors(left[:, :kept] * values[:kept], basis[:, :kept])
+        new = Factors(singular.left[:, :kept] * values[:kept], singular.right[:, :kept])
         change = _distance(new, factors)
         if _inner(at, new) - _inner(at, factors) > _inner(new, new) - _inner(new, factors):
             t = 1.0
@@ -180,26 +192,30 @@ def pursue(
                 torch.cat([(1 + weight) * new.left, -weight * factors.left], dim=1),
                 torch.cat([new.right, factors.right], dim=1),
             )
-        factors, t = new, following
-        if active == basis.shape[1] < min(smaller, most + SPARE):
-            basis = _extended(basis, min(2 * active, smaller, most + SPARE))
-        elif (change <= check and count >= due) or count == max_iter:
-            state, evaluated = _state(residuals, factors, lam_star, lam), count
-            history.append(state.objective)
-            met = state.gap <= tol * state.objective
-            enough = rank is not None and change <= (tol if limited else STILL * tol)
-            if met or enough or check < 1e-15:
-                converged = met or enough
+        last, nuclear = nuclear, float(values[:kept].sum())
+        factors, t, state = new, following, None
+        if active == len(values) < min(smaller, most + SPARE):
+            singular = _extended(singular, min(2 * active, smaller, most + SPARE))
+        elif limited:
+            converged = count > WINDOW and history[-1 - WINDOW] - history[-1] <= tol * history[-1]
+        elif change <= check and count >= due:
+            state = _state(residuals, factors, lam_star, lam)
+            still = rank is not None and change <= STILL * tol
+            converged = still or state.gap <= tol * state.objective
+            if check < 1e-15:
                 break
             check, due = min(0.1 * check, 0.3 * change), count + BETWEEN
+        if converged:
+            break
         if callback is not None:
             seconds = time.perf_counter() - began
             detail = f"relative change {change:.1e}, rank {kept}"
             if callback(Progress("low rank", count, max_iter, seconds=seconds, detail=detail)):
                 break
-    if evaluated < count:
+    if state is None:
         state = _state(residuals, factors, lam_star, lam)
-        history.append(state.objective)
+        converged = converged or state.gap <= tol * state.objective
+    history.append(state.objective)
     return Pursuit(factors, state.objective, state.gap, state.norm, count, converged, history)
 
 
@@ -216,13 +232,13 @@ def _state(residuals: Residuals, factors: Factors, lam_star: float, lam: float) 
     ``theta C``. Since ``<O, C> = lam ||O||_1``, the gap is ``(1 - theta)^2/2 ||C||_F^2 + lam_star
     ||L||_* - theta <L, C> + (1 - theta) lam ||O||_1``, in which nothing cancels at the optimum.
     """
-    clip = residuals.clipped(lam)
     clipped = torch.empty_like(residuals.x)
     outliers = 0.0
     for rows, tile in residuals.tiles(*factors):
-        clipped[rows] = tile
-        clip(clipped[rows], rows)
+        torch.clamp(tile, -lam, lam, out=clipped[rows])
         outliers += float((tile - clipped[rows]).abs().nansum(dtype=torch.float64))
+    if residuals.missing:
+        clipped.nan_to_num_(nan=0.0)
     norm = _spectral_norm(clipped)
     square = float(torch.linalg.vector_norm(clipped)) ** 2
     nuclear = float(factors.values.sum())
@@ -235,7 +251,8 @@ def _state(residuals: Residuals, factors: Factors, lam_star: float, lam: float) 
 
 def _spectral_norm(matrix: Tensor) -> float:
     if min(matrix.shape) > LARGE:
-        return float(svds(matrix.numpy(), k=1, return_singular_vectors=False, random_state=0)[0])
+        options = {"return_singular_vectors": False, "random_state": 0, "tol": LANCZOS}
+        return float(svds(matrix.numpy(), k=1, **options)[0])
     gram = matrix @ matrix.T if matrix.shape[0] <= matrix.shape[1] else matrix.T @ matrix
     return math.sqrt(max(float(torch.linalg.eigvalsh(gram.double())[-1]), 0.0))
 
@@ -247,13 +264,24 @@ def _start(x: Tensor, start: Factors | None, kept: int) -> Factors:
     return Factors(start.left[:, :used].to(x.dtype), start.right[:, :used].to(x.dtype))
 
 
-def _extended(basis: Tensor, size: int) -> Tensor:
-    """An orthonormal basis of `size` columns, the first ones given, the others random."""
-    m, given = basis.shape
+def _normalised(factors: Factors) -> Singular:
+    values = factors.values
+    return Singular(factors.left / values, values, factors.right)
+
+
+def _extended(singular: Singular, size: int) -> Singular:
+    """Add random singular vectors, up to `size`, to given ones."""
     generator = torch.Generator().manual_seed(0)
-    random = torch.randn((m, max(size - given, 0)), generator=generator, dtype=basis.dtype)
-    extended: Tensor = torch.linalg.qr(torch.cat([basis, random], dim=1))[0]
-    return extended
+    left, right = (_completed(v, size, generator) for v in (singular.left, singular.right))
+    values = torch.cat([singular.values, singular.values.new_zeros(size - len(singular.values))])
+    return Singular(left, values, right)
+
+
+def _completed(basis: Tensor, size: int, generator: torch.Generator) -> Tensor:
+    m, given = basis.shape
+    random = torch.randn((m, size - given), generator=generator, dtype=basis.dtype)
+    orthonormal: Tensor = torch.linalg.qr(torch.cat([basis, random], dim=1))[0]
+    return orthonormal
 
 
 def _inner(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> float:
