@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import sys
+import os
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .errors import UsageError
-from .output import AsJson, Key, show
+from .output import LARGEST_SEED, AsJson, Columns, Delimiter, Drop, Header, Key, show
+
+if TYPE_CHECKING:
+    from .columns import Selection
 
 #: the models; the values of the options are these names in lower case
 Kind = StrEnum("Kind", ["LASSO", "GROUP", "HILASSO", "NMF", "RPCA", "RNMF"])
@@ -99,12 +103,22 @@ def fit(
             "rows at once, until it converges.",
         ),
     ] = None,
-    patch: Annotated[int, typer.Option(min=2, help="For pictures: the side of a patch.")] = 8,
+    patch: Annotated[
+        int | None,
+        typer.Option(min=2, help="For pictures: the side of a patch; by default 8."),
+    ] = None,
     patches: Annotated[
-        int, typer.Option(min=1, help="For pictures: the number of patches.")
-    ] = 20_000,
+        int | None,
+        typer.Option(min=1, help="For pictures: the number of patches; by default 20000."),
+    ] = None,
     key: Key = None,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same result.")] = 0,
+    columns: Columns = None,
+    drop: Drop = None,
+    delimiter: Delimiter = None,
+    header: Header = None,
+    seed: Annotated[
+        int, typer.Option(min=0, max=LARGEST_SEED, help="The same seed gives the same result.")
+    ] = 0,
     threads: Annotated[
         int | None, typer.Option(min=1, help="The number of threads; by default that of torch.")
     ] = None,
@@ -127,12 +141,25 @@ def fit(
 
     The data are not changed; only patches of pictures are centred and scaled.
 
+    The file also has the gap, the steps, the seed, the name and the shape of the data, and the
+    date, or SOURCE_DATE_EPOCH if that is set; pursuit inspect shows them.
+
     Example: pursuit fit lasso X.npy --atoms 256 --layers 7 -o model.safetensors
+
+    Example: pursuit fit rpca X.csv --drop id --atoms 10 -o model.safetensors
     """
     weights = {"lam": lam, "lam_star": lam_star, "lam_group": lam_group}
     model = _model(context, kind, atoms, groups, weights)
-    from .data import check_output, open_pictures, open_table
+    if checkpoint is None:
+        checkpoint = output.with_name(output.name + ".checkpoint")
+    from .columns import Selection
+
+    selection = Selection(key, columns, drop, delimiter, header)
+    _check_files(data, output, checkpoint, selection, {"--patch": patch, "--patches": patches})
+    date = _date()
+    from .data import open_table
     from .fit_run import Plan, run
+    from .pictures import PATCH, PATCHES, open_pictures
     from .progress import shown
 
     plan = Plan(
@@ -145,21 +172,54 @@ def fit(
         seed=seed,
         threads=threads,
     )
-    if checkpoint is None:
-        checkpoint = output.with_name(output.name + ".checkpoint")
-    check_output(output, (data,), suffixes=())
-    check_output(checkpoint, (data, output), suffixes=())
+    notes = {"provenance": provenance, "name": os.path.basename(data.absolute()), "date": date}
     try:
-        pictures = data.is_dir()
-        table = open_pictures(data, patch, patches, seed) if pictures else open_table(data, key)
         with shown() as callback:
-            written = run(plan, table, output, checkpoint, provenance, callback)
+            if data.is_dir():
+                table = open_pictures(data, patch or PATCH, patches or PATCHES, seed)
+            else:
+                table = open_table(data, selection, callback)
+            written = run(plan, table, output, checkpoint, notes, callback)
     except KeyboardInterrupt:
-        if context.find_root().params.get("debug"):
-            raise
-        print("interrupted; run the same command again to continue", file=sys.stderr)
-        raise typer.Exit(130) from None
+        raise KeyboardInterrupt("interrupted; run the same command again to continue") from None
     show(written, _summary(written), as_json)
+
+
+def _check_files(
+    data: Path,
+    output: Path,
+    checkpoint: Path,
+    selection: Selection,
+    pictures: dict[str, int | None],
+) -> None:
+    """Raise an error if data cannot be read or results not written, before any work is done."""
+    from .data import READABLE, check_input
+    from .pictures import check_pictures
+    from .writing import check_output
+
+    check_output(output, (data,), suffixes=())
+    if output.suffix.lower() in READABLE:
+        raise ValueError(
+            f"{output} has the suffix of a data file, but fit writes a model; call it *.safetensors"
+        )
+    check_output(checkpoint, (data, output), suffixes=())
+    check_pictures(data, selection, pictures)
+    if not data.is_dir():
+        check_input(data, selection)
+
+
+def _date() -> str:
+    """The current time, or that of SOURCE_DATE_EPOCH, with which equal runs give equal files."""
+    text = os.environ.get("SOURCE_DATE_EPOCH")
+    if not text:
+        return datetime.now(UTC).isoformat(timespec="seconds")
+    try:
+        return datetime.fromtimestamp(int(text), UTC).isoformat()
+    except (ValueError, OverflowError, OSError) as error:
+        raise ValueError(
+            f"SOURCE_DATE_EPOCH must be a number of seconds since 1970, got {text!r}; unset it or "
+            "correct it"
+        ) from error
 
 
 def _model(
