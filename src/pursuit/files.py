@@ -138,7 +138,9 @@ def open_saved(path: str | os.PathLike[str]) -> Saved:
             notes = file.metadata() or {}
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, TypeError, RuntimeError, OverflowError) as error:
-        raise ValueError(f"{path} is not a whole safetensors file: {one_line(error)}") from error
+        raise ValueError(
+            f"{path} is not a whole safetensors file ({one_line(error)}); {SAVED_BY}"
+        ) from error
     text = notes.get("pursuit")
     if text is None:
         raise ValueError(f"{path} is a safetensors file, but not one of pursuit; {SAVED_BY}")

@@ -25,14 +25,24 @@ from .text import as_delimiter, line_of, read_csv
 Array = np.ndarray[Any, Any]
 
 READABLE = (".npy", ".npz", ".csv", ".parquet")
+#: what files of these suffixes are by their first bytes, and advice for those that are not
+FORMATS = {
+    ".npy": ("a NumPy array (.npy)", "give one that numpy.save has written"),
+    ".npz": ("an archive (.npz or .zip)", "give one that numpy.savez has written"),
+    ".csv": (None, "give a table of numbers as text"),
+}
+KINDS = f"a file that ends in {listed(READABLE, 'or')}"
 #: the most numbers in a piece of a file
 PIECE = 2**22
 #: bytes of a memory map that are read before its pages are released
 TOUCHED = 2**26
 #: bytes that the operating system may read ahead for one row
 READ_AHEAD = 2**18
-#: the largest magnitude in float32 whose square, summed over many rows, does not overflow
+#: the largest magnitude in float32 whose squares can be summed without overflow
 LARGEST = 1e15
+#: the largest magnitude to learn from, since squares of gradients are fourth powers of the data,
+#: and the smallest
+LEARNABLE, SMALLEST = 1e8, 1e-15
 
 
 def ignore(now: Progress) -> None:
@@ -94,15 +104,18 @@ class Table:
         parts = [rows[start : start + few] for start in range(0, len(rows), few)]
         return np.concatenate([self._read(part, np.float32) for part in parts])
 
-    def pieces(self, width: int = 0, dtype: Any = np.float32) -> Iterator[tuple[int, Array]]:
-        """Yield pairs of the number of a first row, and rows from there, which must be finite.
+    def pieces(
+        self, width: int = 0, dtype: Any = np.float32, largest: float = LARGEST
+    ) -> Iterator[tuple[int, Array]]:
+        """Yield pairs of the number of a first row, and rows from there.
 
         `width` is the number of columns that rows will be converted to, which limits the pieces.
+        Raises a ValueError at a number that is not finite or, in float32, larger than `largest`.
         """
         length = max(1, PIECE // max(width, self.shape[1], 1))
         for start in range(0, len(self), length):
             piece = self._read(slice(start, start + length), dtype)
-            self._require_moderate(start, piece)
+            self._require_moderate(start, piece, largest)
             yield start, piece
 
     def check(self, nonnegative: bool = False, callback: Callback = ignore) -> str | None:
@@ -112,7 +125,7 @@ class Table:
         negative.
         """
         low, high = np.full(self.shape[1], np.inf), np.full(self.shape[1], -np.inf)
-        for start, piece in self.pieces():
+        for start, piece in self.pieces(largest=LEARNABLE):
             callback(Progress(f"checking {self.name}", start + len(piece), len(self)))
             if nonnegative and float(piece.min()) < 0:
                 row = start + int(np.flatnonzero((piece < 0).any(axis=1))[0])
@@ -128,6 +141,12 @@ class Table:
             return f"all entries of {self.name} are {low[0]:g}, so there is nothing to learn"
         if len(self) > 0 and np.array_equal(low, high):
             return f"all rows of {self.name} are the same, so there is nothing to learn"
+        size = float(max(-low.min(), high.max()))
+        if size < SMALLEST:
+            raise ValueError(
+                f"{self.name} contains no magnitude above {size:g}, less than learning in float32 "
+                f"allows ({SMALLEST:g}); multiply the data by a constant"
+            )
         return None
 
     def place(self, row: int) -> str:
@@ -136,9 +155,10 @@ class Table:
             return f"line {self._line(row)}"
         return f"row {row + 1} (counted from 1)"
 
-    def _require_moderate(self, start: int, piece: Array) -> None:
+    def _require_moderate(self, start: int, piece: Array, largest: float) -> None:
         """Raise a ValueError that names the row if a number is not finite, or too large."""
-        largest = LARGEST if piece.dtype == np.float32 else np.finfo(piece.dtype).max
+        if piece.dtype == np.float64:
+            largest = float(np.finfo(np.float64).max)
         if piece.size == 0 or max(piece.max(), -piece.min()) <= largest:  # false for NaN
             return
         row = int(np.flatnonzero(~(np.abs(piece) <= largest).all(axis=1))[0])
@@ -170,16 +190,15 @@ class Table:
 
 def check_input(path: Path, selection: Selection) -> None:
     """Raise an error if a data file cannot be read, or if options do not fit it."""
-    kinds = f"{listed(READABLE, 'or')} files"
     if path.is_dir():
-        raise ValueError(f"{path} is a folder; give one of {kinds}")
+        raise ValueError(f"{path} is a folder; give {KINDS}")
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
     found, suffix = format_of(path), path.suffix.lower()
     if found == SAFETENSORS:
-        raise ValueError(f"{path} is a safetensors file, such as a model, not data; give {kinds}")
+        raise ValueError(f"{path} is a safetensors file, such as a model, not data; give {KINDS}")
     if suffix not in READABLE:
-        raise ValueError(f"{path} must end in {listed(READABLE, 'or')}")
+        raise ValueError(f"{path} is of an unknown kind; give {KINDS}")
     if selection.key is not None and suffix != ".npz":
         raise ValueError(f"--key names an array of an .npz file, but {path} is not one")
     if suffix == ".csv":
@@ -198,7 +217,7 @@ def open_table(
     name = str(path)
     match path.suffix.lower():
         case ".csv":
-            _require_format(path, None)
+            _require_format(path)
             options = selection.header, selection.delimiter
             values = read_csv(path, selection, callback)
             return Table(values, name, line=lambda row: line_of(path, *options, row))
@@ -213,34 +232,36 @@ def open_table(
     return Table(values, name, selection.choose(values.shape[1], None, name))
 
 
-def _require_format(path: Path, expected: str | None) -> None:
+def _require_format(path: Path) -> None:
     """Raise a ValueError if a file is by its first bytes of another format than its name says."""
-    found = format_of(path)
-    if found is not None and found != expected:
-        suffix = path.suffix.lower()
-        raise ValueError(f"{path} is {found}, not a {suffix} file; give a {suffix} file")
+    found, suffix = format_of(path), path.suffix.lower()
+    expected, advice = FORMATS[suffix]
+    if found == expected:
+        return
+    fitting = [other for other, (name, _) in FORMATS.items() if name == found and found]
+    if fitting:
+        advice = f"rename it to *{fitting[0]}"
+    article = "an" if suffix.startswith(".n") else "a"
+    what = f"{found}, not" if found else "not"
+    raise ValueError(f"{path} is {what} {article} {suffix} file; {advice}")
 
 
 def _read_npy(path: Path) -> Array:
-    with _damaged(path, ".npy"):
-        values = np.load(path, mmap_mode="r", allow_pickle=False)
-        if not isinstance(values, np.ndarray):
-            raise ValueError("it is an archive of arrays; rename it to *.npz")
+    _require_format(path)
+    with _damaged(path):
+        values: Array = np.load(path, mmap_mode="r", allow_pickle=False)
         return values
 
 
 def _read_npz(path: Path, key: str | None) -> Array:
-    with _damaged(path, ".npz"):
-        archive = np.load(path, allow_pickle=False)
-        if isinstance(archive, np.ndarray):
-            raise ValueError("it is a single array; rename it to *.npy")
-        with archive:
-            names = list(archive.files)
-            if key is None and len(names) == 1:
-                key = names[0]
-            if key in names:
-                values: Array = archive[key]
-                return values
+    _require_format(path)
+    with _damaged(path), np.load(path, allow_pickle=False) as archive:
+        names = list(archive.files)
+        if key is None and len(names) == 1:
+            key = names[0]
+        if key in names:
+            values: Array = archive[key]
+            return values
     known = ", ".join(names) or "none"
     if key is None:
         raise ValueError(f"{path} has {len(names)} arrays ({known}); choose one by --key")
@@ -301,17 +322,16 @@ def _joined(
 
 
 @contextmanager
-def _damaged(path: Path, suffix: str) -> Iterator[None]:
+def _damaged(path: Path) -> Iterator[None]:
     """Context manager: errors of a reader become one that names the file."""
     try:
         yield
     except PermissionError:
         raise
     except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
-        expected = "a NumPy array (.npy)" if suffix == ".npy" else "an archive (.npz or .zip)"
-        _require_format(path, expected)
-        if "allow_pickle" in str(error) and format_of(path) is not None:
+        if any(word in str(error) for word in ("allow_pickle", "Python objects")):
             raise ValueError(
                 f"{path} holds Python objects, not numbers; save it again with dtype float32"
             ) from error
+        suffix = path.suffix.lower()
         raise ValueError(f"{path} is not a whole {suffix} file: {one_line(error)}") from error

@@ -318,7 +318,8 @@ def _convert(
 
     rows, columns = table.shape
     if columns != work.features:
-        raise ValueError(f"{table.name} has {columns} columns, but {needs}; see --columns, --drop")
+        advice = "choose some by --columns or --drop" if columns > work.features else "give others"
+        raise ValueError(f"{table.name} has {columns} columns, but {needs}; {advice}")
     with appended(output, rows, work.columns, work.dtype, name) as append:
         for start, piece in table.pieces(work.columns, work.dtype):
             append(work.run(piece))

@@ -105,7 +105,7 @@ def _print_json(error: str) -> None:
 
 
 def _usage(error: Any) -> str:
-    text = one_line(error.format_message(), None).rstrip(".")
+    text = one_line(error.format_message(), None).rstrip(".").replace(": Value error,", ":")
     if error.ctx is None:
         return f"{text} (see pursuit --help)"
     options = [option for parameter in error.ctx.command.params for option in parameter.opts]

@@ -23,6 +23,8 @@ Form = StrEnum("Form", ["FREE", "COUPLED", "MODEL"])
 #: the goal of training: a low objective, or codes near the exact ones
 Aim = StrEnum("Aim", ["UNSUPERVISED", "APPROXIMATION"])
 
+#: limits beyond which a number is rather a mistake
+MOST_ATOMS, MOST_LAYERS = 1_000_000, 1_000
 GROUPED = (Kind.GROUP, Kind.HILASSO)
 #: the models that each of these options belongs to
 OPTIONS = {
@@ -53,10 +55,12 @@ def fit(
     atoms: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Atoms of the dictionary; by default 64, for nmf, rpca and rnmf 8."
+            min=1,
+            max=MOST_ATOMS,
+            help="Atoms of the dictionary; by default 64, for nmf, rpca and rnmf 8.",
         ),
     ] = None,
-    layers: Annotated[int, typer.Option(min=1, help="Layers of the encoder.")] = 7,
+    layers: Annotated[int, typer.Option(min=1, max=MOST_LAYERS, help="Layers of the encoder.")] = 7,
     lam: Annotated[
         str | None,
         typer.Option(
@@ -202,7 +206,11 @@ def _check_files(
         raise ValueError(
             f"{output} has the suffix of a data file, but fit writes a model; call it *.safetensors"
         )
-    check_output(checkpoint, (data, output), suffixes=())
+    if checkpoint.resolve() == output.resolve():
+        raise ValueError(
+            f"{output} is the output and the checkpoint; give --checkpoint another name"
+        )
+    check_output(checkpoint, (data,), suffixes=())
     check_pictures(data, selection, pictures)
     if not data.is_dir():
         check_input(data, selection)
