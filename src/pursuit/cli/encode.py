@@ -285,7 +285,7 @@ def _parts(saved: Saved, part: Part | None, threads: int | None) -> _Work:
             codes = torch.from_numpy(rows)
             signals = model.decode(codes) if part is None else getattr(model.split(codes), part)
         if signals is None:
-            raise ValueError(f"codes of {type(model).__name__} have no {part} part")
+            raise ValueError(f"codes of {type(model).__name__} have no {part} part; omit --part")
         values: Array = signals.numpy()
         return values
 

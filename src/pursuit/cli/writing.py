@@ -26,10 +26,11 @@ def check_output(
     """Raise an error if a file cannot be written there, or would replace one of the inputs."""
     if suffixes and path.suffix.lower() not in suffixes:
         raise ValueError(f"{path} must end in {listed(suffixes, 'or')}")
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder; give the name of a file")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} to")
+    _require_writable(path.parent / f".{path.name}.{secrets.token_hex(4)}.part", path)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; give the name of a file")
     if path.exists() and not path.is_file():
         raise ValueError(f"{path} is a device, not a file; give the name of a file")
     for source in inputs:
@@ -37,7 +38,6 @@ def check_output(
             source.exists() and path.exists() and source.samefile(path)
         ):
             raise ValueError(f"{path} is the input itself; give the output another name")
-    _require_writable(path.parent / f".{path.name}.{secrets.token_hex(4)}.part", path)
 
 
 def check_folder(path: Path) -> None:
