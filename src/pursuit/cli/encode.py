@@ -114,11 +114,12 @@ def encode(
 ) -> None:
     """Write the codes of signals.
 
-    OUTPUT has one row for each row of DATA, in the same order, and one column for each
-    coefficient. It is complete or does not exist.
+    OUTPUT has one row for each row of DATA, in the same order, and one
+    column for each coefficient. It is complete or does not exist.
 
-    From a folder of pictures come the patches that fit draws with the same numbers of patches and
-    seed, in that order, centred and scaled as there; their side follows from the model.
+    The rows of a folder of pictures are the patches that fit draws with
+    the same --patches and --seed, in the same order, centred and scaled
+    in the same way. Their side follows from the model.
 
     Example: pursuit encode model.safetensors X.npy -o codes.npy
 
@@ -172,7 +173,8 @@ def decode(
 ) -> None:
     """Write the signals that codes represent.
 
-    OUTPUT has one row for each row of CODES, in the same order. It is complete or does not exist.
+    OUTPUT has one row for each row of CODES, in the same order. It is
+    complete or does not exist.
 
     Example: pursuit decode model.safetensors codes.npy -o X.npy
 

@@ -140,13 +140,14 @@ def fit(
 ) -> None:
     """Learn a dictionary, train an encoder for it, and write both to one file.
 
-    After an interruption the same command continues the run; the result is the same as without
-    the interruption.
+    After an interruption the same command continues the run; the result is
+    the same as without the interruption.
 
     The data are not changed; only patches of pictures are centred and scaled.
 
-    The file also has the gap, the steps, the seed, the name and the shape of the data, and the
-    date, or SOURCE_DATE_EPOCH if that is set; pursuit inspect shows them.
+    The gap, the steps, the seed, the name and the shape of the data, and the
+    date (SOURCE_DATE_EPOCH if that is set) are saved with the model;
+    pursuit inspect shows them.
 
     Example: pursuit fit lasso X.npy --atoms 256 --layers 7 -o model.safetensors
 

@@ -29,8 +29,10 @@ def inspect(
 ) -> None:
     """Show the content of a file: model, sizes, layers, cost, training, data, date.
 
-    The gap is the mean excess of the encoder's objective over the optimum, on rows held out
-    from training where there were enough. Atoms whose length is a square are drawn as pictures.
+    The gap is the mean excess of the encoder's objective over the optimum,
+    measured on held-out rows if there were enough.
+
+    Atoms whose length is a square are drawn as pictures.
 
     Example: pursuit inspect model.safetensors --plot atoms.png
     """
