@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -31,8 +32,13 @@ def pursuit(*arguments: object, options: Sequence[str] = ()) -> subprocess.Compl
 
 
 def errors_of(done: subprocess.CompletedProcess[str]) -> list[str]:
-    """The lines on stderr but for the news that kernels are compiled, once on a machine."""
-    return [line for line in done.stderr.splitlines() if not line.startswith("compiling ")]
+    """The lines on stderr but for progress, and the news that kernels are compiled."""
+    return without_progress(done.stderr).splitlines()
+
+
+def without_progress(errors: str) -> str:
+    """What is on stderr but for progress, and the news that kernels are compiled."""
+    return re.sub(r"^(compiling | *[0-9.]+ s  ).*\n", "", errors, flags=re.MULTILINE)
 
 
 def assert_refused(done: subprocess.CompletedProcess[str], code: int, sentence: str) -> None:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,8 @@ import typer
 import pursuit as pu
 from processes import assert_refused, pursuit, python
 from pursuit.cli import bench
-from pursuit.cli.errors import sentences
+from pursuit.cli.errors import one_line_warnings, sentences, wants_json
+from pursuit.cli.main import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 HEAVY = {"torch", "numpy", "numba", "scipy", "sklearn", "matplotlib", "onnx", "safetensors"}
@@ -81,7 +83,13 @@ def test_without_a_command_there_is_help() -> None:
     assert done.stdout == pursuit("--help").stdout
 
 
-@pytest.mark.parametrize("command", ["export", "bench"])
+def test_help_shows_an_example_of_each_command() -> None:
+    shown = pursuit("--help").stdout.partition("Examples:")[2]
+    for command in COMMANDS:
+        assert f" pursuit {command.__name__} " in shown
+
+
+@pytest.mark.parametrize("command", [command.__name__ for command in COMMANDS])
 def test_help_of_a_command_shows_an_example(command: str) -> None:
     assert f"Example: pursuit {command} " in pursuit(command, "--help").stdout
 
@@ -103,7 +111,6 @@ def test_the_command_is_installed() -> None:
         (["export", "--nonsense"], "No such option: --nonsense (see pursuit export --help)"),
         (["export", "a.safetensors"], "Missing argument"),
         (["export", "a.safetensors", "a.onnx", "--opset", "new"], "'--opset'"),
-        (["bench", "--json"], "--json goes with --list"),
         (["bench", "--", "--rounds", "3"], "need the name of a benchmark"),
         (["bench", "lasso", "--list", "--", "3"], "need the name of a benchmark"),
     ],
@@ -138,6 +145,43 @@ def test_expected_errors_are_sentences(
         raise error
     assert end.value.exit_code == 1
     assert capsys.readouterr().err == f"{line}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["export", "missing.safetensors", "a.onnx", "--json"], 1, "there is no file missing"),
+        (["export", "--json"], 2, "Missing argument 'MODEL' (see pursuit export --help)"),
+        (["bench", "--json"], 2, "--json goes with --list"),
+        (["nonsense", "--json"], 2, "No such command 'nonsense'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_errors_are_json_if_the_result_is(arguments: list[str], code: int, sentence: str) -> None:
+    done = pursuit(*arguments)
+    assert (done.returncode, done.stderr) == (code, "")
+    error = json.loads(done.stdout)
+    assert list(error) == ["error"]
+    assert sentence in error["error"]
+
+
+def test_json_of_other_programs_is_not_that_of_the_command() -> None:
+    assert wants_json(["bench", "lasso", "--json"])
+    assert not wants_json(["bench", "lasso", "--", "--json"])
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("oh"), KeyboardInterrupt("stopped")], ids=repr)
+def test_all_errors_are_json(error: BaseException, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises((ZeroDivisionError, typer.Exit)), sentences(as_json=True):
+        raise error
+    said = json.loads(capsys.readouterr().out)["error"]
+    assert said == ("stopped" if str(error) == "stopped" else "ZeroDivisionError: oh")
+
+
+def test_warnings_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with one_line_warnings():
+        warnings.warn("the iterations\n  did not suffice", UserWarning, stacklevel=1)
+    assert capsys.readouterr().err == "warning: the iterations did not suffice\n"
 
 
 def test_unexpected_errors_pass() -> None:
@@ -203,10 +247,11 @@ def test_export_prints_json_and_does_not_need_torch(saved: Path) -> None:
         ("model", "only encoders and banks of them can be run"),
         ("bank", "export its encoders one by one"),
         ("missing folder", "there is no folder"),
-        ("target is a folder", "Is a directory"),
+        ("target is a folder", "is a folder; give the name of a file"),
         ("old opset", "opset must be 13 to"),
-        ("same file", "give the ONNX file another name"),
-        ("same file by another name", "give the ONNX file another name"),
+        ("same file", "is the input itself; give the output another name"),
+        ("same file by another name", "is the input itself; give the output another name"),
+        ("swapped", "give the encoder first, then the .onnx"),
     ],
 )
 def test_export_refuses(
@@ -232,6 +277,8 @@ def test_export_refuses(
             target = folder / "missing" / "lasso.onnx"
         case "target is a folder":
             target.mkdir()
+        case "swapped":
+            source, target = target, source
         case "old opset":
             options = ["--opset", "12"]
         case "same file":
@@ -248,6 +295,13 @@ def test_debug_is_an_option_of_all_commands(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("Traceback")
     assert done.stderr.splitlines()[-1].startswith("FileNotFoundError: there is no file")
+
+
+@pytest.mark.parametrize("command", [["demo"], ["reproduce", "online"]], ids=" ".join)
+def test_a_report_needs_a_folder(command: list[str], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = pursuit(*command, "-o", tmp_path / "file" / "report")
+    assert_refused(done, 1, "file is a file; give the name of a folder")
 
 
 # ---- bench ----------------------------------------------------------------------------------

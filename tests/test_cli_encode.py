@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +18,12 @@ import torch
 import pursuit as pu
 from processes import assert_refused, pursuit, python
 from pursuit import files
-from pursuit.cli.data import Table, appended, open_pictures, open_table
+from pursuit.cli.columns import Selection
+from pursuit.cli.data import Table, open_table
 from pursuit.cli.encode import _Gaps
 from pursuit.cli.main import app
+from pursuit.cli.pictures import open_pictures
+from pursuit.cli.writing import appended
 from pursuit.files import read
 from pursuit.solvers.solution import Solution
 
@@ -30,6 +34,22 @@ SMALL_PIECES = (
     "import sys; from pursuit.cli import data; data.PIECE = 500\n"
     "from pursuit.cli.main import main; main()"
 )
+
+
+#: files that are refused
+TEXTS = {
+    "nan in the csv": "# c\na,b,c,d,e,f,g,h,i\n\n1,2,3,4,5,6,7,8,9\n1,2,3,4,nan,6,7,8,9\n",
+    "index in the csv": ",a,b\n" + "".join(f"{n},0.5,{n % 2}\n" for n in range(6)),
+    "dates in the csv": "day,a\n2020-01-01,1\n2020-01-02,2\n",
+    "words in the csv": "# c\na,b\n1,2\n3,four\n",
+    "short line in the csv": "1,2\n3,4\n5\n",
+    "gap in the csv": "1,2\n3,4\n5,\n",
+    "decimal commas": "a;b\n1,5;2\n",
+    "text as csv": "name,town\nbob,rome\n",
+    "bytes as csv": "\xff\xfea,b\n",
+    "empty csv": "\n# nothing\n",
+    "csv of names": "a,b\n",
+}
 
 
 def said(done: subprocess.CompletedProcess[str]) -> dict:
@@ -170,6 +190,31 @@ def test_other_files(folder: Path, suffix: str, signals: np.ndarray) -> None:
     assert said(pursuit("decode", saved, codes, "-o", folder / "y.npy", "--json"))["rows"] == ROWS
 
 
+def test_columns_of_the_command(
+    folder: Path, encoder: pu.ProximalEncoder, signals: np.ndarray
+) -> None:
+    rows = np.hstack([np.arange(ROWS)[:, None], signals])
+    header = "id;a;b;c;d;e;f;g;h;i"
+    np.savetxt(folder / "x.csv", rows, delimiter=";", header=header, comments="")
+    arguments = [folder / "x.csv", "-o", folder / "z.npy", "--drop", "id", "--delimiter", ";"]
+    assert said(pursuit("encode", folder / "lasso.safetensors", *arguments, "--json"))
+    np.testing.assert_allclose(np.load(folder / "z.npy"), pu.compile(encoder)(signals), atol=1e-5)
+
+
+def test_patches_of_pictures_are_encoded(folder: Path, encoder: pu.ProximalEncoder) -> None:
+    image = pytest.importorskip("PIL.Image")
+    (folder / "pictures").mkdir()
+    grey = np.random.default_rng(0).integers(0, 255, (20, 30)).astype(np.uint8)
+    image.fromarray(grey).save(folder / "pictures" / "a.png")
+    arguments = [folder / "pictures", "-o", folder / "z.npy", "--patches", 50, "--seed", 2]
+    assert said(pursuit("encode", folder / "lasso.safetensors", *arguments, "--json"))["rows"] == 50
+    patches = open_pictures(folder / "pictures", 3, 50, seed=2)[:]
+    np.testing.assert_allclose(np.load(folder / "z.npy"), pu.compile(encoder)(patches), atol=1e-5)
+    pu.save(pu.models.Lasso(torch.eye(10), lam=0.1), folder / "model.safetensors")
+    done = pursuit("encode", folder / "model.safetensors", *arguments)
+    assert_refused(done, 1, "is for signals of 10 features, which are no square patches")
+
+
 def test_no_rows_are_no_codes(folder: Path) -> None:
     np.save(folder / "x.npy", np.zeros((0, FEATURES), np.float32))
     arguments = [folder / "x.npy", "-o", folder / "z.npy", "--json"]
@@ -181,32 +226,55 @@ def test_no_rows_are_no_codes(folder: Path) -> None:
     ("mistake", "sentence"),
     [
         ("width", f"x.npy has 4 columns, but {{model}} is for signals of {FEATURES} features"),
-        ("nan", "x.npy contains NaN or infinite values, first in row 301"),
-        ("too large", "x.npy contains NaN or infinite values, first in row 2"),
+        ("nan", "x.npy contains NaN or infinite values, first in row 302 (counted from 1)"),
+        ("nan in the csv", "x.csv contains NaN or infinite values, first in line 5; remove"),
+        ("too large", "x.npy contains 1e+300 in row 3 (counted from 1), more than computations"),
         ("one dimension", "must have two dimensions (rows, features), it has shape (9,)"),
         ("complex", "must hold real numbers, it holds complex64"),
-        ("objects", "is not a whole .npy file"),
+        ("objects", "holds Python objects, not numbers; save it again"),
         ("missing data", "there is no file"),
         ("missing model", "there is no file"),
         ("damaged data", "is not a whole .npy file"),
         ("damaged model", "is not a whole safetensors file"),
         ("bank", "an encoder or a model is needed, but {model} holds a bank"),
-        ("folder as data", "is a folder; a file is needed"),
+        ("swapped", "is the model and {model} the data; give the model first"),
+        ("data as model", "x.npy is a NumPy array (.npy), not a model; give a file that"),
+        ("model as data", "is a safetensors file, such as a model, not data"),
+        ("output as data", "z.npy, but {folder}/x.npy, the file to write, exists; check"),
+        ("picture as data", "x.npy is a PNG picture, not an .npy file; give one that numpy.save"),
+        ("archive as array", "x.npy is an archive (.npz or .zip), not an .npy file; rename it"),
+        ("text as array", "x.npy is not an .npy file; give one that numpy.save has written"),
+        ("folder without pictures", "has no pictures"),
+        ("long name", "cannot be written: file name too long"),
+        ("index in the csv", "column 1 of {folder}/x.csv looks like an index of the rows; leave it "
+                             "out with --drop 1, or keep it with --columns 1-"),
+        ("dates in the csv", "has text in column 1 (day), for example '2020-01-01'; leave it out "
+                             "with --drop day"),
+        ("delimiter of an array", "--delimiter is for .csv files"),
+        ("delimiter", "--delimiter must be one character"),
+        ("no such column", "x.npy has no column 10; it has columns 1 to 9"),
+        ("patches of a file", "--patches is for a folder of pictures"),
         ("same file", "is the input itself"),
         ("same file by another name", "is the input itself"),
         ("output is the model", "is the input itself"),
         ("missing folder", "there is no folder"),
         ("output is a folder", "is a folder; give the name of a file"),
         ("suffix of the output", "z.txt must end in .npy, .npz or .csv"),
-        ("suffix of the data", "x.txt must end in .npy, .npz, .csv or .parquet"),
+        ("suffix of the data", "give a file that ends in .npy, .npz, .csv or .parquet"),
         ("key", "--key names an array of an .npz file"),
         ("which array", "x.npz has 2 arrays (a, b); choose one by --key"),
         ("no such array", "x.npz has no array c; it has a, b"),
-        ("words in the csv", "x.csv is not a table of numbers"),
+        ("words in the csv", "x.csv is not a table of numbers: line 4, column 2 (b) is 'four'"),
+        ("short line in the csv", "line 3 has 1 instead of 2 cells; correct the line"),
+        ("gap in the csv", "line 3, column 2 is empty; fill it in, or leave the column out with "
+                           "--drop 2"),
+        ("decimal commas", "line 2, column 1 (a) is '1,5'; write a decimal point"),
+        ("text as csv", "x.csv has no column of numbers"),
+        ("bytes as csv", "x.csv is not a text file in UTF-8"),
         ("empty csv", "x.csv is empty"),
         ("csv of names", "x.csv has a header, but no numbers"),
     ],
-)
+)  # fmt: skip
 def test_encode_refuses_and_leaves_nothing_behind(
     mistake: str, sentence: str, folder: Path, encoder: pu.ProximalEncoder, signals: np.ndarray
 ) -> None:
@@ -239,8 +307,34 @@ def test_encode_refuses_and_leaves_nothing_behind(
             saved.write_bytes(saved.read_bytes()[:100])
         case "bank":
             pu.save(pu.EncoderBank([encoder], shared=None), saved)
-        case "folder as data":
+        case "swapped":
+            saved, data = data, saved
+        case "data as model":
+            saved = data
+        case "model as data":
+            data = folder / "model.safetensors"
+        case "output as data":
+            data, out = out, data
+        case "picture as data":
+            data.write_bytes(b"\x89PNG\r\n and more")
+        case "archive as array":
+            np.savez(folder / "x.npz", signals)
+            (folder / "x.npz").rename(data)
+        case "text as array":
+            data.write_text("1,2,3\n")
+        case "folder without pictures":
             data = folder
+        case "long name":
+            out = folder / f"{'z' * 245}.npy"
+        case "delimiter of an array" | "delimiter":
+            options = ["--delimiter", ";;"]
+            if mistake == "delimiter":
+                data = folder / "x.csv"
+                data.write_text("1,2\n")
+        case "no such column":
+            options = ["--columns", "1-3,10"]
+        case "patches of a file":
+            options = ["--patches", "3"]
         case "same file":
             out = data
         case "same file by another name":
@@ -261,13 +355,12 @@ def test_encode_refuses_and_leaves_nothing_behind(
             data = folder / "x.npz"
             np.savez(data, a=signals, b=signals)
             options = [] if mistake == "which array" else ["--key", "c"]
-        case "words in the csv" | "empty csv" | "csv of names":
+        case _ if mistake in TEXTS:
             data = folder / "x.csv"
-            text = {"words in the csv": "1,2\n3,four\n", "empty csv": "\n# nothing\n"}
-            data.write_text(text.get(mistake, "a,b\n"))
+            data.write_text(TEXTS[mistake], encoding="latin-1")
     before = content(folder)
     done = python("-c", SMALL_PIECES, "encode", saved, data, "-o", out, *options)
-    assert_refused(done, 1, sentence.format(model=saved))
+    assert_refused(done, 1, sentence.format(model=saved, folder=folder))
     assert content(folder) == before
 
 
@@ -278,7 +371,7 @@ def test_an_old_output_survives_an_error(folder: Path, signals: np.ndarray) -> N
     (folder / "z.npy").write_bytes(b"old")
     before = content(folder)
     arguments = [folder / "lasso.safetensors", folder / "x.npy", "-o", folder / "z.npy"]
-    assert_refused(python("-c", SMALL_PIECES, "encode", *arguments), 1, f"in row {ROWS - 1}")
+    assert_refused(python("-c", SMALL_PIECES, "encode", *arguments), 1, f"in row {ROWS} (counted")
     assert content(folder) == before
 
 
@@ -352,7 +445,8 @@ def test_decode_gives_the_signals_of_the_library(
     arguments = [saved, folder / "z.npy", "-o", folder / "y.npy", *options]
     done = python("-c", SMALL_PIECES, "decode", *arguments, "--json")
     if part == "low_rank" and source != "rpca":
-        assert_refused(done, 1, "codes of Lasso have no low_rank part")
+        assert done.returncode == 1
+        assert "codes of Lasso have no low_rank part" in json.loads(done.stdout)["error"]
         assert not (folder / "y.npy").exists()
         return
     assert said(done)["part"] == part
@@ -461,6 +555,94 @@ def test_tables_of_text(tmp_path: Path, text: str) -> None:
     np.testing.assert_array_equal(open_table(tmp_path / "x.csv")[:], [[1, 2], [3, 4]])
 
 
+COMMON = "a,b,c\n1,2,3\n4,5,6\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "expected"),
+    [
+        (COMMON, {"columns": "c,a"}, [[3, 1], [6, 4]]),
+        (COMMON, {"columns": "2-3"}, [[2, 3], [5, 6]]),
+        (COMMON, {"columns": "2-"}, [[2, 3], [5, 6]]),
+        (COMMON, {"columns": "1-2,c"}, [[1, 2, 3], [4, 5, 6]]),
+        (COMMON, {"drop": "b"}, [[1, 3], [4, 6]]),
+        (COMMON, {"columns": "1-2", "drop": "a"}, [[2], [5]]),
+        ("1|2\n3|4\n", {"delimiter": "|"}, [[1, 2], [3, 4]]),
+        ("1 2\n3 4\n", {"delimiter": "space"}, [[1, 2], [3, 4]]),
+        ("day,a\nmon,1\ntue,2\n", {"drop": "day"}, [[1], [2]]),
+        ("mon,1\ntue,2\n", {"drop": "1"}, [[1], [2]]),
+        (",0,1\n0,5,6\n1,7,8\n", {"drop": "1"}, [[5, 6], [7, 8]]),
+        (",0,1\n0,5,6\n1,7,8\n", {"columns": "1-"}, [[0, 5, 6], [1, 7, 8]]),
+        ("0,1\n0.5,6\n0.7,8\n", {}, [[0.5, 6], [0.7, 8]]),
+        ("0,1\n5,6\n7,8\n", {"header": True}, [[5, 6], [7, 8]]),
+        ("id,a\n0.5,6\n0.7,8\n", {}, [[0.5, 6], [0.7, 8]]),
+    ],
+    ids=str,
+)
+def test_columns_are_chosen(
+    text: str, options: dict[str, Any], expected: list[list[float]], tmp_path: Path
+) -> None:
+    (tmp_path / "x.csv").write_text(text)
+    table = open_table(tmp_path / "x.csv", Selection(**options))
+    np.testing.assert_allclose(table[:], expected)
+    assert table.shape == np.shape(expected)
+
+
+def test_columns_of_arrays_have_numbers(tmp_path: Path) -> None:
+    values = np.arange(12.0).reshape(3, 4)
+    np.save(tmp_path / "x.npy", values)
+    table = open_table(tmp_path / "x.npy", Selection(columns="2-4", drop="3"))
+    np.testing.assert_array_equal(table[:], values[:, [1, 3]])
+    np.testing.assert_array_equal(table[np.array([2, 0])], values[[2, 0]][:, [1, 3]])
+    assert table.shape == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "index"),
+    [
+        (",a,b\n10,1,2\n20,3,4\n", "column 1 of"),
+        ("Unnamed: 0,a\n5,1\n6,2\n", r"column 1 \(Unnamed: 0\)"),
+        ("a,ID\n1,7\n2,9\n", r"column 2 \(ID\)"),
+        ("".join(f"{number},0.5\n" for number in range(1, 7)), "column 1 of"),
+        ("time,a\n" + "".join(f"{number},0.5\n" for number in range(6)), r"column 1 \(time\)"),
+    ],
+    ids=["pandas", "pandas read and written", "id", "counted", "counted and named"],
+)
+def test_an_index_is_not_learned_from(text: str, index: str, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text(text)
+    with pytest.raises(ValueError, match=f"{index}.* looks like an index of the rows; leave it"):
+        open_table(tmp_path / "x.csv")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"columns": "0"}, "--columns: .* has no column 0; it has columns 1 to 3, called a, b, c"),
+        ({"columns": "3-2"}, "has no column 3-2"),
+        ({"drop": "d"}, "--drop: .* has no column d"),
+        ({"columns": "a,1"}, r"--columns has column 1 \(a\) of .* twice"),
+        ({"drop": "1-"}, "no column of .* is left"),
+        ({"columns": " "}, "--columns is empty"),
+        ({"header": False}, "has no column of numbers, column 1 holds 'a'"),
+    ],
+    ids=str,
+)
+def test_columns_that_are_not_there(options: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text(COMMON)
+    with pytest.raises(ValueError, match=sentence):
+        open_table(tmp_path / "x.csv", Selection(**options))
+
+
+def test_a_first_line_that_may_be_a_header_is_mentioned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "x.csv").write_text("0,1,2\n5,6,7\n")
+    assert open_table(tmp_path / "x.csv").shape == (2, 3)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("warning: the first line of")
+    assert line.endswith("say so with --header")
+
+
 def test_parquet_needs_a_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "x.parquet").write_bytes(b"PAR1")
     for name in ("pyarrow", "pyarrow.parquet", "polars", "fastparquet", "pandas"):
@@ -478,6 +660,13 @@ def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str) -
     for other in {"pyarrow.parquet", "polars"} - {reader}:
         monkeypatch.setitem(sys.modules, other, None)
     np.testing.assert_array_equal(open_table(tmp_path / "x.parquet")[:], [[1, 2], [3, 4]])
+    some = open_table(tmp_path / "x.parquet", Selection(columns="b"))
+    np.testing.assert_array_equal(some[:], [[2], [4]])
+    for name in ("id", "t"):
+        column = [7, 8] if name == "id" else ["x", "y"]
+        polars.DataFrame({name: column, "b": [2.0, 4.0]}).write_parquet(tmp_path / "y.parquet")
+        with pytest.raises(ValueError, match=rf"column 1 \({name}\).* --drop {name}"):
+            open_table(tmp_path / "y.parquet")
     with pytest.raises(ValueError, match=r"broken.parquet cannot be read: "):
         open_table(tmp_path / "broken.parquet")
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import re
 import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -34,27 +36,38 @@ def test_a_terminal_has_a_bar_with_stage_counts_and_losses(
     assert "training, loss 0.25, validation 0.5" in text
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({}, []),
-        ({"quiet": True, "lines": True}, []),
-        ({"lines": True}, ["0 of 2  first", "1 of 2  second", "second again"]),
-    ],
-    ids=["nothing", "quiet", "lines"],
-)
-def test_elsewhere_there_are_lines_or_nothing(
-    options: dict[str, bool], expected: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def told(callback: Callable[[Progress], object], file: io.StringIO) -> list[str]:
+    """The lines of a computation with two stages, without their times."""
+    callback(Progress("first", 0, 2, detail="from 90 rows"))
+    for number in range(1000):  # as a download reports each block
+        callback(Progress("second", number, 1000, loss=0.25))
+    callback(Progress("third", 5, None, loss=1.0, validation=0.5))
+    callback(Progress("quick", 7, 7))
+    return [re.sub(r"^ *[0-9.]+ s  ", "", line) for line in file.getvalue().splitlines()]
+
+
+def test_a_file_gets_a_line_when_a_stage_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     file = io.StringIO()
     monkeypatch.setattr(sys, "stderr", file)
-    with progress.shown(**options) as callback:
-        callback(Progress("first", 0, 2))
-        for _ in range(3):  # as a download reports each block
-            callback(Progress("second", 1, 2))
-        callback(Progress("second again", 5, None))
-    lines = file.getvalue().splitlines()
-    assert [re.sub(r"^ *[0-9.]+ s  ", "", line) for line in lines] == expected
+    with progress.shown() as callback:
+        lines = told(callback, file)
+    assert lines == [
+        "first 0 of 2, from 90 rows",
+        "second 0 of 1000, loss 0.25",
+        "third 5, loss 1, validation 0.5",
+    ]
+
+
+def test_a_long_stage_gets_a_line_every_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(0.0, 0.5)
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: next(clock))
+    file = io.StringIO()
+    lines = told(progress.now_and_then(file, every=100), file)
+    assert lines[1:7] == [
+        "second 0 of 1000, loss 0.25",
+        *(f"second {number} of 1000, loss 0.25" for number in range(200, 1000, 200)),
+        "third 5, loss 1, validation 0.5",
+    ]
 
 
 def test_details_are_lines_of_their_own() -> None:

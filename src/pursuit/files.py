@@ -25,6 +25,27 @@ T = TypeVar("T")
 
 #: increased when older versions cannot read new files, or newer versions cannot read old ones
 VERSION = 2
+#: how files of other formats begin
+BEGINNINGS = {
+    b"\x93NUMPY": "a NumPy array (.npy)",
+    b"PK\x03\x04": "an archive (.npz or .zip)",
+    b"PK\x05\x06": "an empty archive (.npz or .zip)",
+    b"PAR1": "a Parquet table",
+    b"\x89PNG": "a PNG picture",
+    b"\xff\xd8\xff": "a JPEG picture",
+    b"GIF8": "a GIF picture",
+    b"II*\x00": "a TIFF picture",
+    b"MM\x00*": "a TIFF picture",
+    b"%PDF": "a PDF document",
+    b"\x89HDF": "an HDF5 file",
+    b"MATLAB": "a MATLAB file",
+    b"\x1f\x8b": "a gzip archive",
+    b"\x80\x03": "a Python pickle",
+    b"\x80\x04": "a Python pickle",
+    b"\x80\x05": "a Python pickle",
+}
+SAFETENSORS = "a safetensors file"
+SAVED_BY = "give a file that `pursuit fit` or `pursuit.save` has written"
 
 
 def write(
@@ -46,7 +67,18 @@ def write(
         else:
             same[name] = first
     text = json.dumps({"format": "pursuit", "version": VERSION, **info, "same": same})
-    write_whole(path, save(stored, {"pursuit": text, "checksum": _checksum(text, stored)}))
+    notes = {"pursuit": text, "checksum": _checksum(text, stored)}
+    write_whole(path, _in_order(save(stored, notes)))
+
+
+def _in_order(content: bytes) -> bytes:
+    """A safetensors file with sorted notes; safetensors writes them in a random order."""
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # so that the arrays stay aligned
+    return len(text).to_bytes(8, "little") + text + content[8 + length :]
 
 
 def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
@@ -94,17 +126,24 @@ def open_saved(path: str | os.PathLike[str]) -> Saved:
     """Read a file that `write` has written, or raise a ValueError that says what is wrong."""
     from safetensors import SafetensorError, safe_open
 
+    if Path(path).is_dir():
+        raise ValueError(f"{path} is a folder; {SAVED_BY}")
     if not Path(path).is_file():
         raise FileNotFoundError(f"there is no file {path}")
+    found = format_of(path)
+    if found is not None and found != SAFETENSORS:
+        raise ValueError(f"{path} is {found}, not a model; {SAVED_BY}")
     try:
         with safe_open(path, framework="np") as file:
             notes = file.metadata() or {}
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, TypeError, RuntimeError, OverflowError) as error:
-        raise ValueError(f"{path} is not a whole safetensors file: {one_line(error)}") from error
+        raise ValueError(
+            f"{path} is not a whole safetensors file ({one_line(error)}); {SAVED_BY}"
+        ) from error
     text = notes.get("pursuit")
     if text is None:
-        raise ValueError(f"{path} is a safetensors file, but not one of pursuit")
+        raise ValueError(f"{path} is a safetensors file, but not one of pursuit; {SAVED_BY}")
     if notes.get("checksum") != _checksum(text, arrays):
         raise ValueError(f"{path} is damaged: its content does not match its checksum")
     try:
@@ -112,7 +151,7 @@ def open_saved(path: str | os.PathLike[str]) -> Saved:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} has a description that is not JSON: {one_line(error)}") from error
     if not isinstance(info, dict) or info.get("format") != "pursuit":
-        raise ValueError(f"{path} is a safetensors file, but not one of pursuit")
+        raise ValueError(f"{path} is a safetensors file, but not one of pursuit; {SAVED_BY}")
     if info.get("version") != VERSION:
         raise ValueError(
             f"{path} has format version {info.get('version')}, but this version of pursuit reads "
@@ -126,6 +165,16 @@ def open_saved(path: str | os.PathLike[str]) -> Saved:
     # copies, so that changing one array does not change the other
     arrays |= {name: arrays[first].copy() for name, first in same.items()}
     return Saved(Path(path), arrays, info)
+
+
+def format_of(path: str | os.PathLike[str]) -> str | None:
+    """What a file is by its first bytes, such as "a PNG picture"; None if they are not known."""
+    with open(path, "rb") as file:
+        first = file.read(9)
+    if first[8:] == b"{":  # after the length of the header
+        return SAFETENSORS
+    matches = (name for start, name in BEGINNINGS.items() if first.startswith(start))
+    return next(matches, None)
 
 
 def below(values: Mapping[str, T], prefix: str) -> dict[str, T]:

@@ -31,6 +31,7 @@ def save(
     obj: SparseModel | Encoder | EncoderBank,
     path: str | os.PathLike[str],
     provenance: str | None = None,
+    training: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a model, an encoder or a bank of encoders to one file.
 
@@ -43,6 +44,9 @@ def save(
         Usually ``*.safetensors``. An existing file is replaced once the new one is complete.
     provenance
         A remark on what it was trained on; `pursuit inspect` shows it.
+    training
+        How it was trained, as plain data with names of your choice; `pursuit fit` saves "steps",
+        "gap", "seed", "data" and "date". `pursuit inspect` shows it.
 
     Examples
     --------
@@ -63,7 +67,8 @@ def save(
             arrays |= _add_program(encoder, info["encoders"][number], f"program.{number}.")
     elif isinstance(obj, Encoder):
         arrays |= _add_program(obj, info, "program.")
-    files.write(path, arrays, {**info, "provenance": provenance})
+    notes = {"provenance": provenance, "training": None if training is None else dict(training)}
+    files.write(path, arrays, {**info, **notes})
 
 
 def _add_program(encoder: Encoder, info: dict[str, Any], prefix: str) -> dict[str, Any]:

@@ -332,8 +332,8 @@ class Run:
         self.optimiser.load_state_dict(copy.deepcopy(self.good_optimiser))
         self.factor /= 2
         self.history.rollbacks.append(step)
-        message = "step %d: the loss went to %.3g; back to the last good state, with half the rate"
-        logger.warning(message, step, loss)
+        message = "step %d is undone, its loss is %.3g; training continues at half the rate"
+        logger.info(message, step, loss)
         return self.running
 
     def _snapshot(self) -> dict[str, Tensor]:

@@ -27,10 +27,13 @@ def demo(
 
     Example: pursuit demo -o report
     """
+    from .writing import check_folder
+
+    check_folder(output)
     from ..experiments.demo import Demo
     from .progress import as_lines
 
-    run = Demo(None if as_json else as_lines(sys.stdout), steps, seed, threads)
+    run = Demo(as_lines(sys.stderr if as_json else sys.stdout), steps, seed, threads)
     page = run.run(output)
     rows = [dict(zip(run.columns, row, strict=True)) for row in run.rows]
     result = {"report": str(page), "coders": rows, "psnr": run.psnr}

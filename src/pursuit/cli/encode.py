@@ -1,7 +1,8 @@
 """`pursuit encode` and `pursuit decode`: codes of signals and back, from file to file.
 
-Files are processed piece by piece. A trained encoder runs without torch; exact codes, models
-without an encoder, and single parts need it.
+Everything that can be refused is refused before the first row is read. Files are processed piece by
+piece. A trained encoder runs without torch; exact codes, models without an encoder, and single
+parts need it.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from .output import AsJson, Key, show
+from .output import LARGEST_SEED, AsJson, Columns, Delimiter, Drop, Header, Key, show
 
 if TYPE_CHECKING:
     import numpy as np
 
     from ..files import Saved
+    from ..progress import Callback
+    from .columns import Selection
     from .data import Array, Table
 
 
@@ -78,7 +81,8 @@ def encode(
         Path,
         typer.Argument(
             metavar="DATA",
-            help="Signals as rows: .npy (may be larger than the memory), .npz, .csv or .parquet.",
+            help="Signals as rows: .npy (may be larger than the memory), .npz, .csv or .parquet; "
+            "or a folder of pictures, from which random patches are drawn as by fit.",
         ),
     ],
     output: Output,
@@ -91,20 +95,55 @@ def encode(
         ),
     ] = None,
     key: Key = None,
+    columns: Columns = None,
+    drop: Drop = None,
+    delimiter: Delimiter = None,
+    header: Header = None,
+    patches: Annotated[
+        int | None,
+        typer.Option(min=1, help="For pictures: the number of patches; by default 20000."),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=LARGEST_SEED, help="For pictures: the seed of the patches; by default 0."
+        ),
+    ] = None,
     threads: Threads = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the codes of signals.
 
-    OUTPUT is complete or does not exist.
+    OUTPUT has one row for each row of DATA, in the same order, and one
+    column for each coefficient. It is complete or does not exist.
+
+    The rows of a folder of pictures are the patches that fit draws with
+    the same --patches and --seed, in the same order, centred and scaled
+    in the same way. Their side follows from the model.
 
     Example: pursuit encode model.safetensors X.npy -o codes.npy
+
+    Example: pursuit encode model.safetensors X.csv --drop id -o codes.csv
     """
-    saved, table, started = _open(model, data, output, key)
+    from .columns import Selection
+    from .data import open_table
+    from .progress import shown
+
+    if tol is not None and not math.isfinite(tol):
+        raise ValueError(f"--tol must be a finite number, got {tol}")
+    started = time.perf_counter()
+    selection = Selection(key, columns, drop, delimiter, header)
+    saved = _open(model, data, output, selection, pictures=(patches, seed))
     learned = saved.info["kind"] == "encoder" and tol is None
     gaps = _Gaps()
     work = _encoder(saved, threads) if learned else _solver(saved, tol, threads, gaps)
-    _convert(table, work, output, "codes", f"{model} is for signals of {work.features} features")
+    with shown() as callback:
+        if data.is_dir():
+            table = _pictures(data, work.features, patches, seed, model)
+        else:
+            table = open_table(data, selection, callback)
+        needs = f"{model} is for signals of {work.features} features"
+        _convert(table, work, output, "codes", needs, callback)
     method = "encoder" if learned else "exact"
     written = _written(output, table, started, size=work.columns, method=method)
     text = "{path}: {rows} codes of size {size}, {method}; {bytes} bytes, {seconds:.1f} s"
@@ -125,37 +164,86 @@ def decode(
         Part | None, typer.Option(help="Only this part of the signals, for robust models.")
     ] = None,
     key: Key = None,
+    columns: Columns = None,
+    drop: Drop = None,
+    delimiter: Delimiter = None,
+    header: Header = None,
     threads: Threads = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the signals that codes represent.
 
-    OUTPUT is complete or does not exist.
+    OUTPUT has one row for each row of CODES, in the same order. It is
+    complete or does not exist.
 
     Example: pursuit decode model.safetensors codes.npy -o X.npy
+
+    Example: pursuit decode rpca.safetensors codes.npy --part low_rank -o L.npy
     """
-    saved, table, started = _open(model, codes, output, key)
+    from .columns import Selection
+    from .data import open_table
+    from .progress import shown
+
+    started = time.perf_counter()
+    selection = Selection(key, columns, drop, delimiter, header)
+    saved = _open(model, codes, output, selection)
     plain = saved.info["kind"] == "encoder" and part is None
     work = _encoder(saved, decode=True) if plain else _parts(saved, part, threads)
-    _convert(table, work, output, "signals", f"{model} has codes of size {work.features}")
+    with shown() as callback:
+        table = open_table(codes, selection, callback)
+        needs = f"{model} has codes of size {work.features}"
+        _convert(table, work, output, "signals", needs, callback)
     written = _written(output, table, started, features=work.columns, part=part)
     what = "signals" if part is None else f"{part} parts"
     text = "{path}: {rows} {what} of {features} features; {bytes} bytes, {seconds:.1f} s"
     show(written, text.format(what=what, **written), as_json)
 
 
-def _open(model: Path, data: Path, output: Path, key: str | None) -> tuple[Saved, Table, float]:
-    """The opened model and rows, after a check of the output, and the time before that check."""
-    from ..files import open_saved
-    from .data import check_output, open_table
+def _open(
+    model: Path,
+    data: Path,
+    output: Path,
+    selection: Selection,
+    pictures: tuple[int | None, int | None] | None = None,
+) -> Saved:
+    """The opened model, after a check of all files; `pictures` are the options for a folder."""
+    from ..files import SAFETENSORS, format_of, open_saved
+    from .data import READABLE, check_input
+    from .pictures import check_pictures
+    from .writing import check_output
 
-    started = time.perf_counter()
     check_output(output, (model, data))
+    swapped = model.suffix.lower() in READABLE or model.is_dir()
+    if swapped and data.is_file() and format_of(data) == SAFETENSORS:
+        raise ValueError(f"{data} is the model and {model} the data; give the model first")
+    if output.is_file() and not data.exists():
+        raise FileNotFoundError(
+            f"there is no file {data}, but {output}, the file to write, exists; check their order"
+        )
+    if pictures is not None:
+        check_pictures(data, selection, {"--patches": pictures[0], "--seed": pictures[1]})
+    if pictures is None or not data.is_dir():
+        check_input(data, selection)
     saved = open_saved(model)
     kind = saved.info.get("kind")
     if kind not in ("encoder", "model"):
         raise ValueError(f"an encoder or a model is needed, but {model} holds a {kind}")
-    return saved, open_table(data, key), started
+    return saved
+
+
+def _pictures(
+    folder: Path, features: int, patches: int | None, seed: int | None, model: Path
+) -> Table:
+    """Patches of the size that a model is for."""
+    from .pictures import PATCHES, open_pictures
+
+    side = math.isqrt(features)
+    if side**2 != features:
+        raise ValueError(
+            f"{model} is for signals of {features} features, which are no square patches; give "
+            "signals instead of a folder of pictures"
+        )
+    return open_pictures(folder, side, PATCHES if patches is None else patches, seed or 0)
 
 
 def _encoder(saved: Saved, threads: int | None = None, decode: bool = False) -> _Work:
@@ -199,7 +287,7 @@ def _parts(saved: Saved, part: Part | None, threads: int | None) -> _Work:
             codes = torch.from_numpy(rows)
             signals = model.decode(codes) if part is None else getattr(model.split(codes), part)
         if signals is None:
-            raise ValueError(f"codes of {type(model).__name__} have no {part} part")
+            raise ValueError(f"codes of {type(model).__name__} have no {part} part; omit --part")
         values: Array = signals.numpy()
         return values
 
@@ -223,16 +311,18 @@ def _built(saved: Saved, threads: int | None) -> tuple[Any, Any, type[np.floatin
     return model, encoder, np.float64 if model.dtype == torch.float64 else np.float32
 
 
-def _convert(table: Table, work: _Work, output: Path, name: str, needs: str) -> None:
+def _convert(
+    table: Table, work: _Work, output: Path, name: str, needs: str, callback: Callback
+) -> None:
     """Convert the rows of a table and write the result."""
     from ..progress import Progress
-    from .data import appended
-    from .progress import shown
+    from .writing import appended
 
     rows, columns = table.shape
     if columns != work.features:
-        raise ValueError(f"{table.name} has {columns} columns, but {needs}")
-    with appended(output, rows, work.columns, work.dtype, name) as append, shown() as callback:
+        advice = "choose some by --columns or --drop" if columns > work.features else "give others"
+        raise ValueError(f"{table.name} has {columns} columns, but {needs}; {advice}")
+    with appended(output, rows, work.columns, work.dtype, name) as append:
         for start, piece in table.pieces(work.columns, work.dtype):
             append(work.run(piece))
             callback(Progress("rows", start + len(piece), rows))

@@ -27,8 +27,11 @@ def export(
 
     Example: pursuit export lasso.safetensors lasso.onnx
     """
-    if model.exists() and output.exists() and model.samefile(output):
-        raise ValueError(f"{output} is the encoder itself; give the ONNX file another name")
+    from .writing import check_output
+
+    if model.suffix.lower() == ".onnx":
+        raise ValueError(f"{model} is given as the encoder; give the encoder first, then the .onnx")
+    check_output(output, (model,), suffixes=())
     from ..runtime.onnx import export_onnx
 
     export_onnx(model, output, opset)

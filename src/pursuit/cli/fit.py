@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import sys
+import os
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .errors import UsageError
-from .output import AsJson, Key, show
+from .output import LARGEST_SEED, AsJson, Columns, Delimiter, Drop, Header, Key, show
+
+if TYPE_CHECKING:
+    from .columns import Selection
 
 #: the models; the values of the options are these names in lower case
 Kind = StrEnum("Kind", ["LASSO", "GROUP", "HILASSO", "NMF", "RPCA", "RNMF"])
@@ -19,6 +23,8 @@ Form = StrEnum("Form", ["FREE", "COUPLED", "MODEL"])
 #: the goal of training: a low objective, or codes near the exact ones
 Aim = StrEnum("Aim", ["UNSUPERVISED", "APPROXIMATION"])
 
+#: limits beyond which a number is rather a mistake
+MOST_ATOMS, MOST_LAYERS = 1_000_000, 1_000
 GROUPED = (Kind.GROUP, Kind.HILASSO)
 #: the models that each of these options belongs to
 OPTIONS = {
@@ -49,10 +55,12 @@ def fit(
     atoms: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Atoms of the dictionary; by default 64, for nmf, rpca and rnmf 8."
+            min=1,
+            max=MOST_ATOMS,
+            help="Atoms of the dictionary; by default 64, for nmf, rpca and rnmf 8.",
         ),
     ] = None,
-    layers: Annotated[int, typer.Option(min=1, help="Layers of the encoder.")] = 7,
+    layers: Annotated[int, typer.Option(min=1, max=MOST_LAYERS, help="Layers of the encoder.")] = 7,
     lam: Annotated[
         str | None,
         typer.Option(
@@ -99,12 +107,22 @@ def fit(
             "rows at once, until it converges.",
         ),
     ] = None,
-    patch: Annotated[int, typer.Option(min=2, help="For pictures: the side of a patch.")] = 8,
+    patch: Annotated[
+        int | None,
+        typer.Option(min=2, help="For pictures: the side of a patch; by default 8."),
+    ] = None,
     patches: Annotated[
-        int, typer.Option(min=1, help="For pictures: the number of patches.")
-    ] = 20_000,
+        int | None,
+        typer.Option(min=1, help="For pictures: the number of patches; by default 20000."),
+    ] = None,
     key: Key = None,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same result.")] = 0,
+    columns: Columns = None,
+    drop: Drop = None,
+    delimiter: Delimiter = None,
+    header: Header = None,
+    seed: Annotated[
+        int, typer.Option(min=0, max=LARGEST_SEED, help="The same seed gives the same result.")
+    ] = 0,
     threads: Annotated[
         int | None, typer.Option(min=1, help="The number of threads; by default that of torch.")
     ] = None,
@@ -122,17 +140,31 @@ def fit(
 ) -> None:
     """Learn a dictionary, train an encoder for it, and write both to one file.
 
-    After an interruption the same command continues the run; the result is the same as without
-    the interruption.
+    After an interruption the same command continues the run; the result is
+    the same as without the interruption.
 
     The data are not changed; only patches of pictures are centred and scaled.
 
+    The gap, the steps, the seed, the name and the shape of the data, and the
+    date (SOURCE_DATE_EPOCH if that is set) are saved with the model;
+    pursuit inspect shows them.
+
     Example: pursuit fit lasso X.npy --atoms 256 --layers 7 -o model.safetensors
+
+    Example: pursuit fit rpca X.csv --drop id --atoms 10 -o model.safetensors
     """
     weights = {"lam": lam, "lam_star": lam_star, "lam_group": lam_group}
     model = _model(context, kind, atoms, groups, weights)
-    from .data import check_output, open_pictures, open_table
+    if checkpoint is None:
+        checkpoint = output.with_name(output.name + ".checkpoint")
+    from .columns import Selection
+
+    selection = Selection(key, columns, drop, delimiter, header)
+    _check_files(data, output, checkpoint, selection, {"--patch": patch, "--patches": patches})
+    date = _date()
+    from .data import open_table
     from .fit_run import Plan, run
+    from .pictures import PATCH, PATCHES, open_pictures
     from .progress import shown
 
     plan = Plan(
@@ -145,21 +177,58 @@ def fit(
         seed=seed,
         threads=threads,
     )
-    if checkpoint is None:
-        checkpoint = output.with_name(output.name + ".checkpoint")
-    check_output(output, (data,), suffixes=())
-    check_output(checkpoint, (data, output), suffixes=())
+    notes = {"provenance": provenance, "name": os.path.basename(data.absolute()), "date": date}
     try:
-        pictures = data.is_dir()
-        table = open_pictures(data, patch, patches, seed) if pictures else open_table(data, key)
         with shown() as callback:
-            written = run(plan, table, output, checkpoint, provenance, callback)
+            if data.is_dir():
+                table = open_pictures(data, patch or PATCH, patches or PATCHES, seed)
+            else:
+                table = open_table(data, selection, callback)
+            written = run(plan, table, output, checkpoint, notes, callback)
     except KeyboardInterrupt:
-        if context.find_root().params.get("debug"):
-            raise
-        print("interrupted; run the same command again to continue", file=sys.stderr)
-        raise typer.Exit(130) from None
+        raise KeyboardInterrupt("interrupted; run the same command again to continue") from None
     show(written, _summary(written), as_json)
+
+
+def _check_files(
+    data: Path,
+    output: Path,
+    checkpoint: Path,
+    selection: Selection,
+    pictures: dict[str, int | None],
+) -> None:
+    """Raise an error if data cannot be read or results not written, before any work is done."""
+    from .data import READABLE, check_input
+    from .pictures import check_pictures
+    from .writing import check_output
+
+    check_output(output, (data,), suffixes=())
+    if output.suffix.lower() in READABLE:
+        raise ValueError(
+            f"{output} has the suffix of a data file, but fit writes a model; call it *.safetensors"
+        )
+    if checkpoint.resolve() == output.resolve():
+        raise ValueError(
+            f"{output} is the output and the checkpoint; give --checkpoint another name"
+        )
+    check_output(checkpoint, (data,), suffixes=())
+    check_pictures(data, selection, pictures)
+    if not data.is_dir():
+        check_input(data, selection)
+
+
+def _date() -> str:
+    """The current time, or that of SOURCE_DATE_EPOCH, with which equal runs give equal files."""
+    text = os.environ.get("SOURCE_DATE_EPOCH")
+    if not text:
+        return datetime.now(UTC).isoformat(timespec="seconds")
+    try:
+        return datetime.fromtimestamp(int(text), UTC).isoformat()
+    except (ValueError, OverflowError, OSError) as error:
+        raise ValueError(
+            f"SOURCE_DATE_EPOCH must be a number of seconds since 1970, got {text!r}; unset it or "
+            "correct it"
+        ) from error
 
 
 def _model(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from ..regimes import Approximation, Unsupervised
 from ..solvers.accuracy import mean_excess
 from ..training import fit
 from .data import Array, Table
+from .errors import warn
 
 #: the most rows, and bytes, from which a dictionary is learned
 MOST_ROWS, MOST_BYTES = 200_000, 2**29
@@ -67,19 +69,22 @@ def run(
     table: Table,
     output: Path,
     checkpoint: Path,
-    provenance: str | None,
+    notes: Mapping[str, str | None],
     callback: Callback,
 ) -> dict[str, Any]:
     """Learn the dictionary, train the encoder, and save it.
 
-    Returns sizes, weights, steps and the gap, for the summary.
+    `notes` are saved with it: the name of the data, the date, and the provenance. Returns sizes,
+    weights, steps and the gap, for the summary.
     """
     started = time.perf_counter()
     if len(table) == 0:
         raise ValueError(f"{table.name} has no rows, so there is nothing to learn from")
     if plan.threads is not None:
         torch.set_num_threads(plan.threads)
-    table.check(nonnegative=plan.kind in NONNEGATIVE)
+    trivial = table.check(plan.kind in NONNEGATIVE, callback)
+    if trivial is not None:
+        warn(trivial)
     held = _held_out(len(table), plan.seed)
     sample = _sample(table, held, plan.seed)
     fingerprint = hashlib.sha256(f"{table.shape} ".encode() + sample.tobytes()).hexdigest()
@@ -115,7 +120,17 @@ def run(
     model = encoder.model
     with torch.no_grad():
         gap = mean_excess(model, x, encoder(x))
-    save(encoder, output, provenance)
+    training = {
+        "steps": history.steps,
+        "best_step": history.best_step,
+        "gap": gap,
+        "gap_rows": len(x),
+        "held_out": len(held) > 0,
+        "seed": plan.seed,
+        "data": {"name": notes["name"], "shape": list(table.shape)},
+        "date": notes["date"],
+    }
+    save(encoder, output, notes["provenance"], training)
     unfinished.remove()
     weights = ("lam", "lam_star", "lam_group", "ridge")
     return {
@@ -129,12 +144,8 @@ def run(
         "layers": encoder.layers,
         "parameters": encoder.parameter_count,
         **{name: float(value) for name, value in model.config.items() if name in weights},
-        "steps": history.steps,
-        "best_step": history.best_step,
+        **training,
         "resumed_at": reached,
-        "gap": gap,
-        "gap_rows": len(x),
-        "held_out": len(held) > 0,
         "bytes": output.stat().st_size,
         "seconds": round(time.perf_counter() - started, 3),
         "training_seconds": round(history.seconds, 3),

@@ -27,7 +27,10 @@ def inspect(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the content of a file: model, sizes, layers, cost, training, provenance.
+    """Show the content of a file: model, sizes, layers, cost, training, data, date.
+
+    The gap is the mean excess of the encoder's objective over the optimum,
+    measured on held-out rows if there were enough.
 
     Atoms whose length is a square are drawn as pictures.
 
@@ -35,6 +38,10 @@ def inspect(
     """
     from ..files import open_saved
 
+    if plot is not None:
+        from .writing import check_output
+
+        check_output(plot, (path,), suffixes=(".png", ".svg", ".pdf"))
     saved = open_saved(path)
     content = {**_describe(saved), "bytes": path.stat().st_size}
     if plot is not None:
@@ -68,7 +75,9 @@ def _describe(saved: Saved) -> dict[str, Any]:
             special = {"settings": info["settings"], "steps": info["history"]["steps"]}
         case _:
             special = {}
-    return {**common, **special, "provenance": info.get("provenance"), "shapes": info["shapes"]}
+    training = info.get("training") or {}
+    notes = {"provenance": info.get("provenance"), "shapes": info["shapes"]}
+    return {**common, **special, "training": training, **notes}
 
 
 def _encoder(info: Mapping[str, Any], encoder: Any) -> dict[str, Any]:
@@ -98,6 +107,8 @@ def _lines(content: Mapping[str, Any], indent: str = "") -> Iterator[tuple[str, 
         match name, value:
             case ("shapes", _) | (_, None):
                 continue
+            case "training", dict():
+                yield from _lines(_training(value))
             case "encoders", list():
                 for number, encoder in enumerate(value):
                     yield f"encoder {number}", ""
@@ -110,6 +121,21 @@ def _lines(content: Mapping[str, Any], indent: str = "") -> Iterator[tuple[str, 
                 yield f"{indent}{name}", f"{value} a signal"
             case _:
                 yield f"{indent}{name}", _short(value)
+
+
+def _training(training: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known of the training, worded for readers."""
+    worded = dict(training)
+    best, rows, held = (worded.pop(key, None) for key in ("best_step", "gap_rows", "held_out"))
+    if "steps" in worded and best is not None:
+        worded["steps"] = f"{worded['steps']}, best at {best}"
+    if isinstance(worded.get("gap"), float) and rows is not None:
+        where = f"{rows} {'held-out' if held else 'training'} rows"
+        worded["gap"] = f"{100 * worded['gap']:.3g} % on {where}"
+    match worded.get("data"):
+        case {"name": name, "shape": [samples, features]}:
+            worded["data"] = f"{name}, {samples} rows of {features} features"
+    return worded
 
 
 def _pairs(values: Mapping[str, Any]) -> str:
@@ -131,9 +157,7 @@ def _draw(saved: Saved, plot: Path) -> None:
     import numpy as np
 
     from ..plots import atoms
-    from .data import check_output
 
-    check_output(plot, (saved.path,), suffixes=(".png", ".svg", ".pdf"))
     names = ("dictionary", "low_rank", "sparse")
     dictionaries = [array for name, array in saved.arrays.items() if name.split(".")[-1] in names]
     if not dictionaries:

@@ -7,6 +7,8 @@ only typer and the standard library at the top, everything else inside the funct
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -21,8 +23,21 @@ from .fit import fit
 from .inspect import inspect
 from .reproduce import reproduce
 
+#: the commands, in the order of the help
+COMMANDS: tuple[Callable[..., None], ...] = (
+    demo, fit, encode, decode, inspect, export, reproduce, bench,
+)  # fmt: skip
+
+
+def _examples() -> str:
+    """The first example of each command; an empty line makes typer begin a new one."""
+    texts = (re.search(r"Example: (.+)", command.__doc__ or "") for command in COMMANDS)
+    return "\n\n".join(["Examples:", *(text[1] for text in texts if text)])
+
+
 app = typer.Typer(
     cls=Commands,
+    epilog=_examples(),
     invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -50,14 +65,8 @@ def pursuit(
         typer.echo(context.get_help())
 
 
-app.command()(demo)
-app.command()(fit)
-app.command()(encode)
-app.command()(decode)
-app.command()(inspect)
-app.command()(export)
-app.command()(reproduce)
-app.command(cls=Bench)(bench)
+for _command in COMMANDS:
+    app.command(cls=Bench if _command is bench else None)(_command)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Progress on the terminal: a bar if stderr is a terminal, lines or nothing otherwise."""
+"""Progress on stderr: a bar if it is a terminal, a line now and then if it is a file."""
 
 from __future__ import annotations
 
@@ -10,28 +10,45 @@ from typing import IO
 
 from ..progress import Callback, Progress
 
+#: the seconds between two lines of a stage
+EVERY = 10.0
+
 
 @contextmanager
-def shown(quiet: bool = False, lines: bool = False) -> Iterator[Callback]:
-    """Context manager: yields a callback that shows progress on stderr, unless `quiet`.
+def shown() -> Iterator[Callback]:
+    """Context manager: yields a callback that shows progress on stderr.
 
-    On a terminal it is a bar, which disappears at the end. Elsewhere nothing is shown, or with
-    `lines` a line for each stage.
+    On a terminal it is a bar, which disappears at the end; elsewhere lines.
     """
-    if quiet or not (sys.stderr.isatty() or lines):
-        yield lambda now: None
-    elif not sys.stderr.isatty():
-        yield as_lines(sys.stderr, counted=True)
-    else:
+    if sys.stderr.isatty():
         with _bar() as callback:
             yield callback
+    else:
+        yield now_and_then(sys.stderr)
 
 
-def as_lines(file: IO[str], counted: bool = False) -> Callback:
-    """A callback that prints a line for each new stage and each detail, with the time so far.
+def now_and_then(file: IO[str], every: float = EVERY) -> Callback:
+    """A callback that prints a line when a stage begins, and after that every few seconds.
 
-    With `counted`, a line also shows how much is done, such as "2 of 7".
+    A stage that is complete when it first reports is not worth a line.
     """
+    begin = time.perf_counter()
+    stage, latest = "", begin
+
+    def show(now: Progress) -> None:
+        nonlocal stage, latest
+        seconds = time.perf_counter()
+        begins = now.stage != stage and now.done != now.total
+        if begins or seconds - latest >= every:
+            stage, latest = now.stage, seconds
+            count = f"{now.done or ''}" if now.total is None else f"{now.done} of {now.total}"
+            print(f"{seconds - begin:6.1f} s  {_described(now, count)}", file=file, flush=True)
+
+    return show
+
+
+def as_lines(file: IO[str]) -> Callback:
+    """A callback that prints a line for each new stage and each detail, with the time so far."""
     begin = time.perf_counter()
     last = ""
 
@@ -41,11 +58,17 @@ def as_lines(file: IO[str], counted: bool = False) -> Callback:
             return
         last = now.stage
         text = f"   {now.detail}" if now.detail else now.stage
-        if counted and now.total is not None:
-            text = f"{now.done} of {now.total}  {text}"
         print(f"{time.perf_counter() - begin:6.1f} s  {text}", file=file, flush=True)
 
     return show
+
+
+def _described(now: Progress, count: str = "") -> str:
+    """The stage, how much of it is done, remarks and losses."""
+    losses = {"loss": now.loss, "validation": now.validation}
+    parts = [f"{now.stage} {count}".rstrip(), *([now.detail] if now.detail else [])]
+    parts += [f"{name} {value:.4g}" for name, value in losses.items() if value is not None]
+    return ", ".join(parts)
 
 
 @contextmanager
@@ -63,9 +86,6 @@ def _bar() -> Iterator[Callback]:
         task = bar.add_task("", total=None)
 
         def show(now: Progress) -> None:
-            parts = [now.stage, now.detail] if now.detail else [now.stage]
-            losses = {"loss": now.loss, "validation": now.validation}
-            parts += [f"{name} {value:.4g}" for name, value in losses.items() if value is not None]
-            bar.update(task, completed=now.done, total=now.total, description=", ".join(parts))
+            bar.update(task, completed=now.done, total=now.total, description=_described(now))
 
         yield show

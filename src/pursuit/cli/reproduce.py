@@ -67,14 +67,16 @@ def reproduce(
         raise UsageError("--data and --download exclude each other", context)
     if data is not None and not data.is_dir():
         raise FileNotFoundError(f"{data} is not a folder; --data takes the folder of the data")
+    folder = Path(f"pursuit-{name}") if output is None else output
+    from .writing import check_folder
 
+    check_folder(folder)
     from .._threads import limited_threads
     from ..experiments.frame import run
     from .progress import shown
 
     experiment = find(name)
-    folder = Path(f"pursuit-{name}") if output is None else output
-    with shown(quiet=as_json, lines=True) as callback, limited_threads(threads):
+    with shown() as callback, limited_threads(threads):
         if download:
             data = experiment.download(callback)
         settings = experiment.configure(data, quick)

@@ -1,0 +1,109 @@
+"""Files that the commands write: checked before any work, and complete or not there at all."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from .._words import listed
+from ..files import whole
+
+Array = np.ndarray[Any, Any]
+
+WRITABLE = (".npy", ".npz", ".csv")
+
+
+def check_output(
+    path: Path, inputs: Sequence[Path] = (), suffixes: Sequence[str] = WRITABLE
+) -> None:
+    """Raise an error if a file cannot be written there, or would replace one of the inputs."""
+    if suffixes and path.suffix.lower() not in suffixes:
+        raise ValueError(f"{path} must end in {listed(suffixes, 'or')}")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} to")
+    _require_writable(path.parent / f".{path.name}.{secrets.token_hex(4)}.part", path)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; give the name of a file")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is a device, not a file; give the name of a file")
+    for source in inputs:
+        if source.resolve() == path.resolve() or (
+            source.exists() and path.exists() and source.samefile(path)
+        ):
+            raise ValueError(f"{path} is the input itself; give the output another name")
+
+
+def check_folder(path: Path) -> None:
+    """Raise an error if files cannot be written to a folder, which need not exist."""
+    existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    if not existing.is_dir():
+        raise ValueError(f"{existing} is a file; give the name of a folder")
+    _require_writable(existing / f".{secrets.token_hex(4)}.part", path)
+
+
+def _require_writable(trial: Path, what: Path) -> None:
+    """Raise an OSError that names `what` if the file `trial` cannot be created."""
+    try:
+        trial.touch(exist_ok=False)
+        trial.unlink()
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise OSError(f"{what} cannot be written: {reason}; give another name") from error
+
+
+@contextmanager
+def appended(
+    path: Path, rows: int, columns: int, dtype: Any, name: str
+) -> Iterator[Callable[[Array], None]]:
+    """Context manager: yields a function that appends rows to a new .npy, .npz or .csv file.
+
+    The file replaces an existing one when it is complete; after an error nothing has changed.
+    `rows` and `columns` are the final shape, and `name` is that of the array in an .npz file.
+    """
+    with _termination_as_exception(), whole(path) as file:
+        match path.suffix.lower():
+            case ".csv":
+                # enough digits to tell any two numbers apart
+                digits = 9 if np.dtype(dtype) == np.float32 else 17
+                yield lambda values: np.savetxt(file, values, fmt=f"%.{digits}g", delimiter=",")
+            case ".npz":
+                with (
+                    zipfile.ZipFile(file, "w") as archive,
+                    archive.open(f"{name}.npy", "w", force_zip64=True) as member,
+                ):
+                    yield _binary(member, (rows, columns), dtype)
+            case _:
+                yield _binary(file, (rows, columns), dtype)
+
+
+@contextmanager
+def _termination_as_exception() -> Iterator[None]:
+    """Context manager: SIGTERM raises SystemExit inside, so that temporary files are removed."""
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _binary(file: IO[bytes], shape: tuple[int, int], dtype: Any) -> Callable[[Array], None]:
+    """Write the header of an .npy file, and return a function that appends rows."""
+    descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
+    header = {"descr": descr, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+
+    def append(values: Array) -> None:
+        file.write(np.ascontiguousarray(values, dtype).data)
+
+    return append
