@@ -321,13 +321,13 @@ def test_the_encoder_is_compared_within_a_budget(
     trained: SparseCoding, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     solved: list[int] = []
-    solve = accuracy.solve
+    exact_codes = accuracy.exact_codes
 
     def counted(model, x, *args, **kwargs):
         solved.append(len(x))
-        return solve(model, x, *args, **kwargs)
+        return exact_codes(model, x, *args, **kwargs)
 
-    monkeypatch.setattr(accuracy, "solve", counted)
+    monkeypatch.setattr(accuracy, "exact_codes", counted)
     estimator, runner = copy.deepcopy(trained), trained._runner
     x = textures.patches(200, "test", seed=3).numpy()
     assert 0 < runner.cost < math.inf

@@ -2,9 +2,8 @@
 
 `pursuit.dictionary` learns from batches and streams. Here every iteration uses all samples:
 
-* NMF: HALS with extrapolation (`pursuit.nonnegative_factors`);
+* NMF and robust NMF: HALS with extrapolation (`pursuit.nonnegative_factors`);
 * robust PCA: the convex problem of principal component pursuit;
-* robust NMF: exact minimisation over the scores and over the atoms in turn;
 * all other models: exact codes and updates of the atoms in turn.
 """
 
@@ -101,13 +100,13 @@ def learn_in_batch(
     model
         The initial model.
     start
-        For an NMF the initial codes (n, q), for robust PCA the initial low-rank part. By default
-        both follow from the dictionary of the model. Other models do not use it.
+        For NMF and robust NMF the initial codes (n, q), for robust PCA the initial low-rank part.
+        By default they follow from the dictionary of the model. Other models do not use it.
     tol
         For robust PCA, stop when the gap to the optimum of the convex problem is at most this
         fraction of the objective (1e-5 by default). For other models, stop when the objective
-        decreases by less than this fraction: for an NMF in ten iterations (1e-3), for robust NMF
-        (1e-4) and other models (1e-3) in one.
+        decreases by less than this fraction: for an NMF (1e-3) and robust NMF (1e-4) in ten
+        iterations, for other models (1e-3) in one.
     max_iter
         The largest number of iterations.
     seed, callback
@@ -126,20 +125,23 @@ def learn_in_batch(
         return _learn_nmf(x, model, start, settings)
     if NEWTON.misfit(model) is None:
         weights: Any = model
-        if weights.nonnegative:
-            return _learn_robust_nmf(x, model, settings)
         if isinstance(weights.lam, int | float):
-            return _learn_robust_pca(x, model, start, settings)
+            learner = _learn_nmf if weights.nonnegative else _learn_robust_pca
+            return learner(x, model, start, settings)
     return _learn_sparse(x, model, settings)
 
 
 def _learn_nmf(x: Tensor, model: AnyModel, start: Any, settings: _Settings) -> Learned[AnyModel]:
-    """HALS. Without a ridge the atoms have unit norm."""
+    """HALS, with outliers if the model has some. Without a ridge the atoms have unit norm."""
+    weights: Any = model
     (constraint,) = model.constraints.values()
-    codes = exact_codes(model, filled_by_means(x), ROUGH) if start is None else start
-    tol, dictionary = settings.tolerance(NMF_TOL), model.dictionary.to(x)
-    options: Any = {"tol": tol, "max_iter": settings.max_iter, "callback": settings.callback}
-    reached = factorise(x, codes, dictionary, ridge=constraint.ridge, **options)
+    atoms, lam = len(model.dictionary), getattr(weights, "lam", None)
+    if start is None:
+        start = exact_codes(model, filled_by_means(x), ROUGH)[:, :atoms]
+    options: Any = {"max_iter": settings.max_iter, "callback": settings.callback}
+    options["tol"] = settings.tolerance(NMF_TOL if lam is None else ROBUST_NMF_TOL)
+    dictionary = model.dictionary.to(x)
+    reached = factorise(x, start, dictionary, ridge=constraint.ridge, lam=lam, **options)
     z, d = _sorted(reached.codes, reached.dictionary)
     if constraint.ridge == 0:
         norms = d.norm(dim=1)
@@ -177,36 +179,6 @@ def _learn_robust_pca(
     certificate = solved.norm / lam_star if lam_star > 0 else None
     how = solved.history, solved.iterations, solved.converged
     return Learned(learned, scores, *how, certificate)
-
-
-def _learn_robust_nmf(x: Tensor, model: AnyModel, settings: _Settings) -> Learned[AnyModel]:
-    """Exact minimisation over the scores and over the atoms in turn.
-
-    Given the scores, the atoms are the scores of the transposed data.
-    """
-    weights: Any = model
-    lam_star, atoms = float(weights.lam_star), len(model.dictionary)
-    missing, filled = torch.isnan(x), filled_by_means(x)
-    tol = settings.tolerance(ROBUST_NMF_TOL)
-    history: list[float] = []
-    began, converged = time.perf_counter(), False
-    for count in range(1, settings.max_iter + 1):
-        codes = exact_codes(model, filled, ROUGH)
-        scores = codes[:, :atoms]
-        objective = float(model.objective(filled, codes).sum())
-        history.append(objective + lam_star / 2 * float(model.dictionary.square().sum()))
-        stop = settings.report(count, history[-1], began)
-        converged = count > 1 and history[-2] - history[-1] <= tol * history[-1]
-        if stop or converged:
-            break
-        transposed = model.replace(dictionary=without_zero_atoms(scores.T), scale=None)
-        new = exact_codes(transposed, filled.T.contiguous(), ROUGH)[:, :atoms].T.contiguous()
-        model = model.replace(dictionary=without_zero_atoms(new), scale=None)
-        if filled is not x:
-            filled = torch.where(missing, scores @ new, x)
-    scores, dictionary = _sorted(scores, model.dictionary)
-    model = model.replace(dictionary=dictionary, scale=None)
-    return Learned(model, scores, history, len(history), converged)
 
 
 def _learn_sparse(x: Tensor, model: AnyModel, settings: _Settings) -> Learned[AnyModel]:

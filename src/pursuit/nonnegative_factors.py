@@ -1,6 +1,7 @@
 """Non-negative matrix factorisation of a data set: HALS with extrapolation, from an SVD start.
 
-``1/2 ||X - Z D||_F^2 + ridge/2 (||Z||_F^2 + ||D||_F^2)`` over ``Z >= 0`` and ``D >= 0``.
+``1/2 ||X - Z D - O||_F^2 + ridge/2 (||Z||_F^2 + ||D||_F^2) + lam ||O||_1`` over ``Z >= 0``,
+``D >= 0`` and ``O >= 0``. Without `lam` there are no outliers O.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .progress import Callback, Progress
-from .solvers.low_rank import OBSERVED, Factors, Residuals, power_step
+from .solvers.low_rank import OBSERVED, Factors, Residuals, Truncation, power_step
 
 #: sweeps over all rows of a factor between two products with the data
 SWEEPS = 3
@@ -89,6 +90,7 @@ def factorise(
     dictionary: Tensor,
     *,
     ridge: float = 0.0,
+    lam: float | None = None,
     tol: float = 1e-3,
     max_iter: int = 500,
     callback: Callback | None = None,
@@ -101,8 +103,8 @@ def factorise(
         Non-negative data, shape (n, m); NaN means not observed.
     codes, dictionary
         The initial factors, shapes (n, q) and (q, m).
-    ridge
-        The weight of the squares of both factors.
+    ridge, lam
+        The weights of the squares of both factors, and of the outliers; None for no outliers.
     tol
         Stop when the objective has decreased by less than this fraction in ten iterations.
     max_iter, callback
@@ -114,9 +116,10 @@ def factorise(
     Each iteration updates the columns of one factor in turn, three times, then those of the other
     (accelerated HALS, Gillis and Glineur 2012). Both factors are extrapolated along their last
     change; if the objective rises, the extrapolated factors are discarded and the extrapolation is
-    reduced (Ang and Gillis 2019).
+    reduced (Ang and Gillis 2019). Outliers and missing entries take their best values before each
+    product with the data: ``X - O = Z D + T(X - Z D)``, where T truncates at lam.
     """
-    data = _Data(x)
+    data = _Data(x, lam)
     history: list[float] = []
     began, converged = time.perf_counter(), False
     z, d = codes.T.contiguous(), dictionary.contiguous().clone()  # (q, n), (q, m)
@@ -191,31 +194,33 @@ def _sweep(factor: Tensor, gram: Tensor, product: Tensor, ridge: float) -> None:
 
 
 class _Data:
-    """Products of the data with factors; entries that are missing have their fitted values."""
+    """Products of the data, without outliers and with fitted values for missing entries."""
 
-    def __init__(self, x: Tensor) -> None:
-        self.x, self.residuals = x, Residuals(x)
+    def __init__(self, x: Tensor, lam: float | None) -> None:
+        self.x, self.residuals, self.lam = x, Residuals(x), lam
+        self.plain = lam is None and not self.residuals.missing
+        self.truncation = OBSERVED if lam is None else Truncation(upper=lam)
         self.energy = 0.0
-        if not self.residuals.missing:
+        if self.plain:
             self.energy = float(torch.linalg.vector_norm(x, dtype=torch.float64)) ** 2
 
     def times_rows(self, z: Tensor, d: Tensor) -> Tensor:
-        """``D X'``, shape (q, n)."""
-        if not self.residuals.missing:
+        """``D (X - O)'``, shape (q, n)."""
+        if self.plain:
             return d @ self.x.T
-        times = self.residuals.products((z.T, d.T), OBSERVED, vectors=d.T).along_rows
+        times = self.residuals.products((z.T, d.T), self.truncation, vectors=d.T).along_rows
         return times.T.contiguous() + (d @ d.T) @ z
 
     def times_columns(self, z: Tensor, d: Tensor) -> Tensor:
-        """``Z' X``, shape (q, m)."""
-        if not self.residuals.missing:
+        """``Z' (X - O)``, shape (q, m)."""
+        if self.plain:
             return z @ self.x
-        product = self.residuals.products((z.T, d.T), OBSERVED, basis=z.T).along_columns
+        product = self.residuals.products((z.T, d.T), self.truncation, basis=z.T).along_columns
         return product + (z @ z.T) @ d
 
     def objective(self, z: Tensor, d: Tensor, gram: Tensor, product: Tensor, ridge: float) -> float:
         squares = ridge / 2 * float(z.square().sum() + d.square().sum())
-        if self.residuals.missing:
+        if not self.plain:
             return self._misfit(z, d) + squares
         # from the products, in double precision, unless rounding would matter
         misfit = self.energy - 2 * float((d * product).sum(dtype=torch.float64))
@@ -224,4 +229,5 @@ class _Data:
         return exact + squares
 
     def _misfit(self, z: Tensor, d: Tensor) -> float:
-        return self.residuals.products((z.T, d.T), OBSERVED).size.energy / 2
+        size = self.residuals.products((z.T, d.T), self.truncation).size
+        return size.energy / 2 + (self.lam or 0.0) * size.removed

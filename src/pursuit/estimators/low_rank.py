@@ -25,7 +25,7 @@ from ..solvers.low_rank import (
     robust_fit,
 )
 from .base import MEMORY, Transformer
-from .noise import least_robust_noise
+from .noise import least_robust_noise, medians
 from .start import Start, fitted_rank, start_nmf, start_robust
 
 #: rows whose medians are the first mean of robust PCA, and those that measure the final noise
@@ -425,7 +425,7 @@ class RobustPCA(_Robust):
         self.mean_ = None
         if self.center:
             some = torch.from_numpy(X[sample_rows(len(X), MEDIAN_ROWS)])
-            self.mean_ = some.nanmedian(dim=0)[0].nan_to_num_(nan=0.0).numpy()
+            self.mean_ = medians(some).numpy()
         return self._centred(X)
 
     def _robust_fit(self, x: Tensor, atoms: int, seed: int) -> RobustFit:
@@ -473,8 +473,8 @@ class RobustNMF(_Robust):
     lam, lam_star
         As for `RobustPCA`.
     tol
-        `fit` stops when the objective decreases by less than this fraction in one iteration; None
-        means 1e-4.
+        `fit` stops when the objective has decreased by less than this fraction in ten iterations;
+        None means 1e-4.
     transform_algorithm, max_iter, layers, regime, steps, threads, verbose, callback, random_state
         As for `SparseCoding`.
 

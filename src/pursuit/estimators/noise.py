@@ -70,16 +70,29 @@ def as_weight_or_auto(value: float | str, name: str) -> float | None:
     return number
 
 
+def medians(rows: Tensor) -> Tensor:
+    """The medians of the columns, without missing entries; 0 where all are missing."""
+    if bool(torch.isnan(rows.sum())):
+        return rows.nanmedian(dim=0)[0].nan_to_num_(nan=0.0)
+    columns = np.ascontiguousarray(rows.numpy().T)
+    middle = (columns.shape[1] - 1) // 2
+    columns.partition(middle, axis=1)
+    return torch.from_numpy(columns[:, middle].copy())
+
+
 def _centred(rows: Tensor) -> Tensor:
-    return rows - rows.nanmedian(dim=0)[0].nan_to_num_(nan=0.0)
+    return rows - medians(rows)
 
 
 def _typical_size(x: Tensor) -> float:
     """The median norm of some rows, minus the column medians, divided by ``sqrt(m)``.
 
-    If that is 0 nothing is subtracted, and if it is still 0 the size is 1.
+    If that is 0 nothing is subtracted, and if it is still 0 the size is 1. Of wide data some
+    columns are used.
     """
-    rows = x[torch.from_numpy(sample_rows(len(x), MEASURED_ROWS // 10))]
+    n, m = x.shape
+    rows = x[torch.from_numpy(sample_rows(n, MEASURED_ROWS // 10))]
+    rows = rows[:, torch.from_numpy(sample_rows(m, MEASURED_ROWS))]
     for values in (_centred(rows), rows):
         size = float(values.nan_to_num(nan=0.0).norm(dim=1).median()) / math.sqrt(rows.shape[1])
         if size > 0:

@@ -141,7 +141,7 @@ def start_robust(
 
     With singular values s and right singular vectors V of the fit, the atoms of robust PCA are
     ``sqrt(max(s - lam_star, s_1/100)) V'``, the factor that balances a ridge on codes and
-    dictionary. Those of robust NMF are non-negative parts of V, with the same norms.
+    dictionary. Robust NMF starts from the non-negative parts of the fit.
 
     Parameters
     ----------
@@ -159,7 +159,7 @@ def start_robust(
     Returns
     -------
     Start
-        The model, the low-rank fit, and the noise level.
+        The model, the low-rank fit or, for a robust NMF, initial codes; and the noise level.
     """
     outliers, low_rank = as_weight_or_auto(lam, "lam"), as_weight_or_auto(lam_star, "lam_star")
     fit = robust_fit(x, fitted_rank(x, atoms), seed) if fit is None else fit
@@ -168,15 +168,13 @@ def start_robust(
     outliers = auto if outliers is None else outliers
     low_rank = auto_star if low_rank is None else low_rank
     if nonnegative:
-        first = nonnegative_parts(fit.factors, x, atoms, seed)[1]
-    else:
-        missing = atoms - fit.factors.right.shape[1]
-        generator = torch.Generator().manual_seed(seed)
-        random = torch.randn((missing, x.shape[1]), generator=generator, dtype=x.dtype)
-        first = torch.cat([fit.factors.right.T, random])
-    values = fit.factors.values
-    values = torch.cat([values, values.new_zeros(atoms - len(values))])
+        codes, first = nonnegative_parts(fit.factors, x, atoms, seed)
+        return Start(RobustNMF(without_zero_atoms(first), low_rank, outliers), codes, fit.sigma)
+    missing = atoms - fit.factors.right.shape[1]
+    generator = torch.Generator().manual_seed(seed)
+    random = torch.randn((missing, x.shape[1]), generator=generator, dtype=x.dtype)
+    first = torch.nn.functional.normalize(torch.cat([fit.factors.right.T, random]))
+    values = torch.cat([fit.factors.values, x.new_zeros(missing)])
     sizes = (values - low_rank).clamp_min(LEAST_VALUE * max(float(values[0]), low_rank)).sqrt()
-    first = torch.nn.functional.normalize(first) * sizes[:, None]
-    kind = RobustNMF if nonnegative else RobustPCA
-    return Start(kind(without_zero_atoms(first), low_rank, outliers), fit.factors, fit.sigma)
+    first = without_zero_atoms(first * sizes[:, None])
+    return Start(RobustPCA(first, low_rank, outliers), fit.factors, fit.sigma)

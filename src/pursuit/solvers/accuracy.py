@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from .._checks import as_signals
 from ..models import SparseModel
 from .restart import RESTART
-from .solve import choose, solve
+from .solution import Problem, Result
+from .solve import choose
 
 #: relative gap of codes that count as exact
 EXACT = 1e-6
@@ -27,11 +30,37 @@ def exact_codes(model: SparseModel, x: Tensor, tol: float = EXACT) -> Tensor:
     Models that have a specialised solver are solved to the relative gap `tol`. All others are
     solved by FISTA with restart, in at most 2000 iterations, or 200 if `tol` is 1e-3 or more.
     """
-    solver = choose(model)
-    most = None
-    if solver is RESTART:
-        most = ROUGH_ITERATIONS if tol >= ROUGH else MOST_ITERATIONS
-    return solve(model, x, solver.name, tol=tol, max_iter=most).codes
+    return Coder(model, tol)(x)
+
+
+class Coder:
+    """`exact_codes` of one model, which computes once what does not depend on the signals.
+
+    That pays where signals come one by one. The model must not change.
+    """
+
+    def __init__(self, model: SparseModel, tol: float = EXACT) -> None:
+        self.model, self.tol = model, tol
+        self._solver = choose(model)
+        self._most = self._solver.max_iter
+        if self._solver is RESTART:
+            self._most = ROUGH_ITERATIONS if tol >= ROUGH else MOST_ITERATIONS
+        self._prepared: dict[torch.dtype, tuple[SparseModel, Callable[[Problem], Result]]] = {}
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the codes of signals, shape (n, q)."""
+        signals, _ = as_signals(x, self.model.features, self.model.device, None)
+        signals = signals.detach()
+        if signals.dtype not in self._prepared:
+            self._prepared[signals.dtype] = self._prepare(signals.dtype)
+        model, run = self._prepared[signals.dtype]
+        with torch.no_grad():
+            return run(Problem(model, signals, None, None, self.tol, self._most)).codes
+
+    def _prepare(self, dtype: torch.dtype) -> tuple[SparseModel, Callable[[Problem], Result]]:
+        model, prepare = self.model.to(dtype), self._solver.prepare
+        run = self._solver.run if prepare is None else prepare(model, self.tol, self._most)
+        return model, run
 
 
 def mean_excess(model: SparseModel, x: Tensor, codes: Tensor) -> float:

@@ -53,8 +53,8 @@ SETTLED, SLOW = 0.01, 0.8
 #: the subspace iterations before the first fit, and the most iterations of `robust_fit`
 POWER_STEPS, ROUNDS = 3, 100
 
-#: tangent steps pay if the smaller side has this many times the number of singular vectors
-TANGENT = 20
+#: tangent steps pay if the data have this many times the entries of the singular vectors
+TANGENT = 8
 #: fewer entries than this are not worth another thread
 FEWEST_ENTRIES = 100_000
 
@@ -223,8 +223,8 @@ def step(
 
     A tangent step computes the residuals once, but needs decompositions of twice the size.
     """
-    small = last.left.shape[1] * TANGENT <= min(residuals.x.shape)
-    if small:
+    n, m = residuals.x.shape
+    if n * m >= TANGENT * (n + m) * last.left.shape[1]:
         return tangent_step(residuals, at, last, truncation)
     return power_step(residuals, at, last.right, truncation)
 
@@ -263,11 +263,25 @@ def tangent_step(
     along_rows, along_columns, size = residuals.products(at, truncation, last.right, u)
     along_rows += left @ (right.T @ last.right)
     along_columns += (u.T @ left) @ right.T
-    q, r = torch.linalg.qr(torch.cat([u, along_rows], dim=1))
-    p, s = torch.linalg.qr(torch.cat([last.right, along_columns.T], dim=1))
-    core = r[:, k:] - r[:, :k] @ (u.T @ along_rows)
-    a, values, b = torch.linalg.svd(r[:, :k] @ s[:, k:].T + core @ s[:, :k].T)
-    return Singular(q @ a[:, :k], values[:k], p @ b[:k].T), size
+    core = u.T @ along_rows
+    q, r = _beyond(u, along_rows - u @ core)
+    p, s = _beyond(last.right, along_columns.T - last.right @ core.T)
+    blocks = [torch.cat([core, s.T], dim=1), torch.cat([r, r.new_zeros(len(r), len(s))], dim=1)]
+    a, values, b = torch.linalg.svd(torch.cat(blocks))
+    left = u @ a[:k, :k] + q @ a[k:, :k]
+    return Singular(left, values[:k], last.right @ b[:k, :k].T + p @ b[:k, k:].T), size
+
+
+def _beyond(basis: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """A QR decomposition of vectors that are orthogonal to a basis, up to rounding."""
+    vectors -= basis @ (basis.T @ vectors)
+    q, r = torch.linalg.qr(vectors)
+    if float((basis.T @ q).abs().max()) > torch.finfo(q.dtype).eps ** 0.75:
+        # some are zero, so that their directions are arbitrary
+        k = basis.shape[1]
+        q = torch.linalg.qr(torch.cat([basis, q], dim=1))[0][:, k:]
+        r = q.T @ vectors
+    return q, r
 
 
 def robust_fit(x: Tensor, rank: int, seed: int = 0) -> RobustFit:

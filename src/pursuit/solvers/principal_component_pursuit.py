@@ -181,8 +181,9 @@ def pursue(
         limited = active >= most < smaller
         kept = min(active, most)
         new = Factors(singular.left[:, :kept] * values[:kept], singular.right[:, :kept])
-        change = _distance(new, factors)
-        if _inner(at, new) - _inner(at, factors) > _inner(new, new) - _inner(new, factors):
+        square, product = float(new.values.square().sum()), _inner(new, factors)
+        change = _distance(new, factors, square, product)
+        if _inner(at, new) - _inner(at, factors) > square - product:
             t = 1.0
         following = (1 + math.sqrt(1 + 4 * t * t)) / 2
         weight = (t - 1) / following
@@ -289,10 +290,9 @@ def _inner(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> float:
     return float(((one[0].T @ other[0]) * (one[1].T @ other[1])).sum())
 
 
-def _distance(new: Factors, old: Factors) -> float:
-    """The relative distance of two low-rank matrices."""
-    size = _inner(new, new)
-    square = size - 2 * _inner(new, old) + _inner(old, old)
+def _distance(new: Factors, old: Factors, size: float, product: float) -> float:
+    """The relative distance of two low-rank matrices, given ``||new||_F^2`` and ``<new, old>``."""
+    square = size - 2 * product + float(old.values.square().sum())
     if size == 0:
         return 0.0 if square == 0 else math.inf
     # the difference of almost equal numbers: below rounding it is computed from the factors

@@ -69,33 +69,45 @@ def prefers_newton(model: SparseModel) -> bool:
 
 
 class _Kernel:
-    """A compiled solver with the constants of one problem."""
+    """A compiled solver with the constants of one model."""
 
-    def __init__(self, solve: Callable[..., Any], problem: Problem) -> None:
+    def __init__(
+        self, solve: Callable[..., Any], model: SparseModel, tol: float, max_iter: int
+    ) -> None:
         from .huber_kernels import make_problem, make_scratch
 
-        robust = _robust(problem.model)
+        robust = _robust(model)
         assert robust is not None
         self.solve, self.make_scratch = solve, make_scratch
-        atoms = as_array(problem.model.dictionary)
-        self.problem = make_problem(atoms, *robust, problem.tol, problem.max_iter)
+        self.problem = make_problem(as_array(model.dictionary), *robust, tol, max_iter)
+
+    def __call__(self, problem: Problem) -> Result:
+        return run(self.solve_tile, problem)
 
     def solve_tile(self, x: Array, rows: Rows) -> None:
         self.solve(self.problem, self.make_scratch(self.problem), x, rows)
         rows.gap[:] += ROUNDING * rows.objective
 
 
-def _run_newton(problem: Problem) -> Result:
+def _prepare_newton(model: SparseModel, tol: float, max_iter: int) -> _Kernel:
     from .newton_kernels import newton
 
-    return run(_Kernel(newton, problem).solve_tile, problem)
+    return _Kernel(newton, model, tol, max_iter)
+
+
+def _prepare_fista(model: SparseModel, tol: float, max_iter: int) -> _Kernel:
+    from .huber_fista_kernels import fista
+
+    return _Kernel(fista, model, tol, max_iter)
+
+
+def _run_newton(problem: Problem) -> Result:
+    return _prepare_newton(problem.model, problem.tol, problem.max_iter)(problem)
 
 
 def _run_fista(problem: Problem) -> Result:
-    from .huber_fista_kernels import fista
-
-    return run(_Kernel(fista, problem).solve_tile, problem)
+    return _prepare_fista(problem.model, problem.tol, problem.max_iter)(problem)
 
 
-NEWTON = Solver("newton", _run_newton, _misfit, max_iter=200)
-HUBER_FISTA = Solver("huber_fista", _run_fista, _misfit, max_iter=10_000)
+NEWTON = Solver("newton", _run_newton, _misfit, max_iter=200, prepare=_prepare_newton)
+HUBER_FISTA = Solver("huber_fista", _run_fista, _misfit, max_iter=10_000, prepare=_prepare_fista)

@@ -78,7 +78,9 @@ class Solver:
     """A method of `solve`, its requirements and its defaults.
 
     `misfit` returns what a model lacks for this solver, as the end of the sentence "it needs ...",
-    or None if the model fits.
+    or None if the model fits. `prepare` computes what all signals share from a model, a tolerance
+    and a number of iterations, and returns a `run` for problems with these; None if `run` computes
+    little besides.
     """
 
     name: str
@@ -86,6 +88,7 @@ class Solver:
     misfit: Callable[[SparseModel], str | None]
     max_iter: int  # the default
     masks: bool = False  # whether it accepts a mask
+    prepare: Callable[[SparseModel, float, int], Callable[[Problem], Result]] | None = None
 
     def accepts(self, model: SparseModel, masked: bool) -> bool:
         """Whether the solver fits a model, with a mask if `masked`."""
