@@ -55,7 +55,7 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     mean_: Any
     _learner: OnlineLearner | None
     _runner: Runner | None
-    _coder: Coder | None
+    _coder: Coder
 
     def __init__(
         self,
@@ -76,11 +76,6 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         self.layers, self.regime, self.steps = layers, regime, steps
         self.threads, self.verbose, self.callback = threads, verbose, callback
         self.random_state = random_state
-
-    def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = super().__getstate__()
-        # what the coder has prepared can be computed again
-        return state | {"_coder": None} if "_coder" in state else state
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -381,7 +376,7 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         self.gap_ = self._runner.measure(self.model_, x)
 
     def _set_model(self, model: SparseModel) -> None:
-        self.model_, self._coder = model, None
+        self.model_, self._coder = model, Coder(model)
         self.components_ = as_array(model.dictionary).copy()
 
     def _encode(self, X: Array, stacklevel: int | None = None) -> Array:
@@ -399,8 +394,6 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     def _encode_complete(self, x: Tensor, stacklevel: int | None) -> Array:
         if not self._uses_encoder():
-            if self._coder is None:
-                self._coder = Coder(self.model_)
             return as_array(self._coder(x))
         if self._runner is None:
             raise ValueError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
@@ -248,6 +249,14 @@ class _Robust(Transformer):
         atoms = n if nonnegative else min(n, x.shape[1])
         weights: Any = {"lam": self.lam, "lam_star": self.lam_star}
         fit = self._robust_fit(x, atoms, seed)
+        if fit.is_doubtful and "auto" in (self.lam, self.lam_star):
+            warnings.warn(
+                f"the noise level {fit.sigma:.2g}, from which the weights follow, is uncertain: "
+                f"{fit.outliers:.0%} of the entries look like outliers, or the noise of the "
+                "features differs; scale the features alike, or set lam and lam_star",
+                UserWarning,
+                stacklevel=5,
+            )
         start = start_robust(x, atoms, nonnegative=nonnegative, seed=seed, fit=fit, **weights)
         self.lam_, self.lam_star_ = start.model.lam, start.model.lam_star
         self.noise_ = float(start.sigma or 0.0)
@@ -296,7 +305,7 @@ class RobustPCA(_Robust):
     tol
         `fit` stops when the gap to the optimum of the convex problem is at most this fraction of
         the objective or, if the solution has more directions than `n_components`, when the
-        low-rank part changes by at most this fraction; None means 1e-5.
+        objective has decreased by less than this fraction in ten iterations; None means 1e-5.
     transform_algorithm, max_iter, layers, regime, steps, threads, verbose, callback, random_state
         As for `SparseCoding`.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +13,7 @@ from torch import Tensor
 from .._checks import as_signals
 from ..models import SparseModel
 from .restart import RESTART
-from .solution import Problem, Result
+from .solution import Problem, Result, Solver
 from .solve import choose
 
 #: relative gap of codes that count as exact
@@ -41,11 +43,10 @@ class Coder:
 
     def __init__(self, model: SparseModel, tol: float = EXACT) -> None:
         self.model, self.tol = model, tol
-        self._solver = choose(model)
-        self._most = self._solver.max_iter
-        if self._solver is RESTART:
-            self._most = ROUGH_ITERATIONS if tol >= ROUGH else MOST_ITERATIONS
         self._prepared: dict[torch.dtype, tuple[SparseModel, Callable[[Problem], Result]]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_prepared": {}}  # it can be computed again
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the codes of signals, shape (n, q)."""
@@ -56,6 +57,16 @@ class Coder:
         model, run = self._prepared[signals.dtype]
         with torch.no_grad():
             return run(Problem(model, signals, None, None, self.tol, self._most)).codes
+
+    @cached_property
+    def _solver(self) -> Solver:
+        return choose(self.model)
+
+    @property
+    def _most(self) -> int:
+        if self._solver is not RESTART:
+            return self._solver.max_iter
+        return ROUGH_ITERATIONS if self.tol >= ROUGH else MOST_ITERATIONS
 
     def _prepare(self, dtype: torch.dtype) -> tuple[SparseModel, Callable[[Problem], Result]]:
         model, prepare = self.model.to(dtype), self._solver.prepare

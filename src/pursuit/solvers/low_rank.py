@@ -28,6 +28,8 @@ Result = TypeVar("Result")
 TILE = 65_536
 #: 1/quantile of |z| at 1/2, for a standard normal z, and for one that is trimmed at 3
 MAD_TO_SIGMA, TRIMMED_TO_SIGMA = 1.4826, 1.488
+#: the ratio of the quantiles 0.5 and 0.2 of |z|, for a standard normal z
+GAUSSIAN_RATIO = 2.662
 #: residuals above this multiple of the noise level are outliers
 OUTLIER = 3.0
 #: the limit while the fit still improves: at most MOST noise levels, and so few that outliers below
@@ -55,6 +57,9 @@ POWER_STEPS, ROUNDS = 3, 100
 
 #: tangent steps pay if the data have this many times the entries of the singular vectors
 TANGENT = 8
+#: sigma is doubtful with a larger share of outliers, or more peaked residuals: in random mixtures
+#: beyond these limits it was often several times too large
+MOST_OUTLIERS, MOST_PEAKED = 0.35, 1.2
 #: fewer entries than this are not worth another thread
 FEWEST_ENTRIES = 100_000
 
@@ -89,11 +94,29 @@ class Factors(NamedTuple):
 
 
 class RobustFit(NamedTuple):
-    """A low-rank fit, the standard deviation of the noise, and the share of outliers."""
+    """A low-rank fit of most entries of a matrix.
+
+    Attributes
+    ----------
+    factors
+        The low-rank matrix.
+    sigma
+        The standard deviation of the noise.
+    outliers
+        The share of the entries that are outliers.
+    peakedness
+        The ratio of two quantiles of the residuals that are no outliers, 1 for Gaussian noise.
+    """
 
     factors: Factors
     sigma: float
     outliers: float
+    peakedness: float
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether there are too many outliers, or residuals of several sizes, to trust sigma."""
+        return self.outliers > MOST_OUTLIERS or self.peakedness > MOST_PEAKED
 
 
 class Truncation(NamedTuple):
@@ -323,7 +346,7 @@ def robust_fit(x: Tensor, rank: int, seed: int = 0) -> RobustFit:
     right = torch.linalg.qr(torch.randn(m, width, generator=generator, dtype=x.dtype))[0]
     left = torch.zeros((n, width), dtype=x.dtype)
     if unit == 0:
-        return RobustFit(Factors(left[:, :rank], right[:, :rank]), 0.0, 0.0)
+        return RobustFit(Factors(left[:, :rank], right[:, :rank]), 0.0, 0.0, 1.0)
     truncation = lines.limits(left, right, FIRST_LIMIT * unit, FIRST_LIMIT / BAD_LINE)
     for _ in range(POWER_STEPS):
         singular, size = power_step(residuals, (left, right), right, truncation)
@@ -361,7 +384,19 @@ def robust_fit(x: Tensor, rank: int, seed: int = 0) -> RobustFit:
             break
         truncation = lines.limits(left, right, multiple * sigma, multiple)
     freedom = math.sqrt(n * m / max((n - kept) * (m - kept), 1))
-    return RobustFit(Factors(left[:, :rank], right[:, :rank]), sigma * freedom, share)
+    factors = Factors(left[:, :rank], right[:, :rank])
+    peakedness = _peakedness(entries.residuals(*factors)[0], OUTLIER * sigma)
+    return RobustFit(factors, sigma * freedom, share, peakedness)
+
+
+def _peakedness(residuals: Tensor, limit: float) -> float:
+    """The ratio of the quantiles 0.5 and 0.2 of the residuals below a limit, 1 for a Gaussian."""
+    sizes = np.sort(residuals.abs().numpy())
+    inside = sizes[: np.searchsorted(sizes, limit, side="right")]
+    if len(inside) == 0 or inside[-1] == 0:
+        return 1.0
+    low = float(inside[len(inside) // 5])
+    return float(inside[len(inside) // 2]) / low / GAUSSIAN_RATIO if low > 0 else math.inf
 
 
 def robust_deviation(x: Tensor, left: Tensor, right: Tensor) -> float:

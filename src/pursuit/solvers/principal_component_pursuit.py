@@ -24,10 +24,9 @@ SPARE = 5
 #: the relative change of the low-rank part at which the first certificate is computed, and the
 #: fewest iterations between two of them
 FIRST_CHECK, BETWEEN = 1e-3, 5
-#: changes below this fraction of the tolerance end the iteration if a rank is given
-STILL = 1e-3
-#: iterations over which the decrease of the objective is measured if the rank is limited
-WINDOW = 10
+#: if a rank is given, the iteration also ends if the objective decreases in WINDOW iterations by
+#: less than the tolerance where the rank limits L, and by less than STILL times it elsewhere
+WINDOW, STILL = 10, 0.01
 #: matrices whose smaller side is larger than this have their norm computed by Lanczos steps
 LARGE = 500
 #: the relative residual of Lanczos vectors; the relative error of the norm is about its square
@@ -151,8 +150,8 @@ def pursue(
     tol
         Stop when the gap is at most this fraction of the objective. If `rank` limits L, stop when
         the objective has decreased by less than this fraction in ten iterations. If a rank is
-        given, stop also when L changes by at most a thousandth of this fraction: weights far below
-        the data let L change that slowly.
+        given that does not limit L, stop also when it has decreased by less than a hundredth of it:
+        with weights far below the data the gap decreases very slowly.
     max_iter, callback
         The largest number of iterations, and a function that is called with a `Progress` after
         each; a true return value ends the iteration.
@@ -197,15 +196,15 @@ def pursue(
         factors, t, state = new, following, None
         if active == len(values) < min(smaller, most + SPARE):
             singular = _extended(singular, min(2 * active, smaller, most + SPARE))
-        elif limited:
-            converged = count > WINDOW and history[-1 - WINDOW] - history[-1] <= tol * history[-1]
-        elif change <= check and count >= due:
+        elif not limited and change <= check and count >= due:
             state = _state(residuals, factors, lam_star, lam)
-            still = rank is not None and change <= STILL * tol
-            converged = still or state.gap <= tol * state.objective
+            converged = state.gap <= tol * state.objective
             if check < 1e-15:
                 break
             check, due = min(0.1 * check, 0.3 * change), count + BETWEEN
+        if rank is not None and count > WINDOW:
+            least = (tol if limited else STILL * tol) * history[-1]
+            converged = converged or history[-1 - WINDOW] - history[-1] <= least
         if converged:
             break
         if callback is not None:
