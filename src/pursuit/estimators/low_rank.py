@@ -305,7 +305,7 @@ class RobustPCA(_Robust):
     tol
         `fit` stops when the gap to the optimum of the convex problem is at most this fraction of
         the objective or, if the solution has more directions than `n_components`, when the
-        objective has decreased by less than this fraction in ten iterations; None means 1e-5.
+        objective has changed by less than this fraction in ten iterations; None means 1e-5.
     transform_algorithm, max_iter, layers, regime, steps, threads, verbose, callback, random_state
         As for `SparseCoding`.
 

@@ -24,8 +24,8 @@ SPARE = 5
 #: the relative change of the low-rank part at which the first certificate is computed, and the
 #: fewest iterations between two of them
 FIRST_CHECK, BETWEEN = 1e-3, 5
-#: if a rank is given, the iteration also ends if the objective decreases in WINDOW iterations by
-#: less than the tolerance where the rank limits L, and by less than STILL times it elsewhere
+#: if a rank is given, the iteration also ends if the objective changes in WINDOW iterations by less
+#: than the tolerance where the rank limits L, and by less than STILL times it elsewhere
 WINDOW, STILL = 10, 0.01
 #: matrices whose smaller side is larger than this have their norm computed by Lanczos steps
 LARGE = 500
@@ -54,7 +54,7 @@ class Pursuit(NamedTuple):
     iterations, converged
         The number of iterations, and whether they sufficed.
     history
-        The objective in the course of the iteration.
+        The objective in the course of the iteration, approximately; the last entry is exact.
     """
 
     factors: Factors
@@ -149,8 +149,8 @@ def pursue(
         An initial L.
     tol
         Stop when the gap is at most this fraction of the objective. If `rank` limits L, stop when
-        the objective has decreased by less than this fraction in ten iterations. If a rank is
-        given that does not limit L, stop also when it has decreased by less than a hundredth of it:
+        the objective has changed by less than this fraction in ten iterations. If a rank is
+        given that does not limit L, stop also when it has changed by less than a hundredth of it:
         with weights far below the data the gap decreases very slowly.
     max_iter, callback
         The largest number of iterations, and a function that is called with a `Progress` after
@@ -173,8 +173,7 @@ def pursue(
         singular, size = step(residuals, at, singular, clip)
         # of the point from which the step starts; the nuclear norm is extrapolated as well
         smooth = size.energy / 2 + lam * size.removed
-        objective = smooth + lam_star * (nuclear + weight * (nuclear - last))
-        history.append(min(objective, history[-1]) if history else objective)
+        history.append(smooth + lam_star * (nuclear + weight * (nuclear - last)))
         values = (singular.values - lam_star).clamp_min(0)
         active = int((values > 0).sum())
         limited = active >= most < smaller
@@ -203,8 +202,9 @@ def pursue(
                 break
             check, due = min(0.1 * check, 0.3 * change), count + BETWEEN
         if rank is not None and count > WINDOW:
-            least = (tol if limited else STILL * tol) * history[-1]
-            converged = converged or history[-1 - WINDOW] - history[-1] <= least
+            recent = history[-1 - WINDOW :]
+            least = (tol if limited else STILL * tol) * recent[-1]
+            converged = converged or max(recent) - min(recent) <= least
         if converged:
             break
         if callback is not None:
