@@ -25,6 +25,8 @@ __all__ = ["CONSOLE", "Contender", "compete", "machine", "table", "threads"]
 CONSOLE = Console(width=120)
 #: seconds up to which a run is short
 SHORT = 0.02
+#: seconds from which on a run is so long that one suffices
+LONG = 20.0
 
 
 @dataclass
@@ -55,17 +57,22 @@ def compete(contenders: list[Contender], rounds: int = 5) -> None:
     """Run all contenders in turn; a first round, not counted, compiles and warms up.
 
     What takes a few milliseconds runs once more before it is timed: it would pay for the cache
-    that the one before it has filled.
+    that the one before it has filled. What takes more than 20 seconds runs once.
     """
-    quick = set()
+    quick, timed = set(), []
     for contender in contenders:
+        start = time.perf_counter()
         contender.result = contender.run()
+        if time.perf_counter() - start > LONG:
+            contender.seconds.append(time.perf_counter() - start)
+            continue
+        timed.append(contender)
         start = time.perf_counter()
         contender.run()
         if time.perf_counter() - start < SHORT:
             quick.add(contender.name)
     for _ in range(rounds):
-        for contender in contenders:
+        for contender in timed:
             if contender.name in quick:
                 contender.run()
             start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Fitting: our estimators beside scikit-learn's, inexact ALM, AccAltProj and tensorly.
+"""Fitting: our estimators beside those of other packages, inexact ALM and AccAltProj.
 
 Each problem has a figure of merit that is the same for all contenders (an error, an objective, or
 minus a quality: lower is better), and the time of `fit` alone, medians of interleaved rounds on one
@@ -26,6 +26,8 @@ from pursuit.datasets import faces, pictures, textures
 Array = np.ndarray[Any, Any]
 #: what a contender returns, and how it is judged
 Merit = Callable[[Any], float]
+#: the windows of spectrograms
+WINDOW: Any = {"nperseg": 1024, "noverlap": 768}
 Problem = tuple[str, dict[str, Callable[[], Any]], Merit, str]
 
 
@@ -106,6 +108,21 @@ def tensorly_pca(x: Array) -> tuple[Array, Array]:
     return robust_pca(x, reg_E=lam, learning_rate=1.1, n_iter_max=100, verbose=False)  # type: ignore[no-any-return]
 
 
+def packaged_pca(x: Array, rank: int) -> Array:
+    """AccAltProj of the package rpca."""
+    from rpca import RobustPCA
+
+    fitted = RobustPCA(rank, tol=1e-7, verbose=False)
+    return np.asarray(fitted.inverse_transform(fitted.fit_transform(x)))
+
+
+def packaged_alm(x: Array) -> Array:
+    """Inexact ALM of the package pyrpca."""
+    from pyrpca import rpca_pcp_ialm
+
+    return np.asarray(rpca_pcp_ialm(x, 1 / math.sqrt(max(x.shape)), verbose=False)[0])
+
+
 # ---- factorisations ---------------------------------------------------------------------------
 
 
@@ -159,11 +176,17 @@ def planted(n: int, m: int, rank: int, share: float, size: float, noise: float) 
     def merit(reached: Any) -> float:
         return float(np.linalg.norm(reached - low) / np.linalg.norm(low))
 
+    def ours(debias: bool) -> Array:
+        return np.asarray(pu.RobustPCA(rank, center=False).fit_split(x, debias=debias).low_rank)
+
     contenders: dict[str, Callable[[], Any]] = {
-        "pursuit": lambda: pu.RobustPCA(rank, center=False).fit_split(x, debias=True).low_rank,
-        "pursuit, convex": lambda: pu.RobustPCA(rank, center=False).fit_split(x).low_rank,
+        "pursuit, debiased": lambda: ours(True),
+        "pursuit": lambda: ours(False),
         "inexact ALM": lambda: inexact_alm(x)[0],
         "AccAltProj, rank known": lambda: acc_alt_proj(x, rank)[0],
+        "AccAltProj, tol 1e-9": lambda: acc_alt_proj(x, rank, tol=1e-9)[0],
+        "package rpca, rank known": lambda: packaged_pca(x, rank),
+        "package pyrpca": lambda: packaged_alm(x),
         "scikit-learn PCA": lambda: _reconstructed(PCA(rank), x),
         "tensorly robust_pca": lambda: tensorly_pca(x)[0],
     }
@@ -221,8 +244,8 @@ def covered_faces() -> Problem:
         return float(np.linalg.norm((low - x)[where]) / np.linalg.norm((x - x.mean(0))[where]))
 
     contenders: dict[str, Callable[[], Any]] = {
-        "pursuit": lambda: pu.RobustPCA(80).fit_split(noisy, debias=True).low_rank,
-        "pursuit, convex": lambda: pu.RobustPCA(80).fit_split(noisy).low_rank,
+        "pursuit, debiased": lambda: pu.RobustPCA(80).fit_split(noisy, debias=True).low_rank,
+        "pursuit": lambda: pu.RobustPCA(80).fit_split(noisy).low_rank,
         "inexact ALM": lambda: inexact_alm(noisy)[0],
         "scikit-learn PCA": lambda: _reconstructed(PCA(40), noisy),
     }
@@ -246,8 +269,8 @@ def highway(folder: Path) -> Problem:
         return -best
 
     contenders: dict[str, Callable[[], Any]] = {
-        "pursuit": lambda: pu.RobustPCA(8).fit_split(x).low_rank,
         "pursuit, debiased": lambda: pu.RobustPCA(8).fit_split(x, debias=True).low_rank,
+        "pursuit": lambda: pu.RobustPCA(8).fit_split(x).low_rank,
         "inexact ALM": lambda: inexact_alm(x)[0],
         "scikit-learn PCA": lambda: _reconstructed(PCA(8), x),
     }
@@ -255,27 +278,33 @@ def highway(folder: Path) -> Problem:
     return name, contenders, merit, "minus F of the foreground"
 
 
-def voice(folder: Path, clip: int) -> Problem:
-    """Separation of the singing voice; the improvement of its signal-to-distortion ratio."""
+def magnitudes(folder: Path, clip: int) -> tuple[Array, Array, Array, Array, str]:
+    """The magnitudes of a clip, of unit standard deviation; its spectrum, voice and mixture."""
     import soundfile
-    from mir_eval.separation import bss_eval_sources
-    from scipy.signal import istft, stft
+    from scipy.signal import stft
 
     path = sorted((folder / "singing").glob("*.flac"))[clip]
     music, singer = soundfile.read(path)[0].T
-    window: Any = {"nperseg": 1024, "noverlap": 768}
-    spectrum = stft(music + singer, **window)[2]
+    spectrum = stft(music + singer, **WINDOW)[2]
     x = np.abs(spectrum).T
-    x = x / x.std()
+    return x / x.std(), spectrum, singer, music + singer, path.stem
+
+
+def voice(folder: Path, clip: int) -> Problem:
+    """Separation of the singing voice; the improvement of its signal-to-distortion ratio."""
+    from mir_eval.separation import bss_eval_sources
+    from scipy.signal import istft
+
+    x, spectrum, singer, mixture, stem = magnitudes(folder, clip)
 
     def ratio(estimate: Array) -> float:
         return float(bss_eval_sources(singer[None], estimate[None, : len(singer)])[0][0])
 
-    base = ratio(music + singer)
+    base = ratio(mixture)
 
     def merit(parts: tuple[Array, Array]) -> float:
         low, sparse = (np.abs(part).T for part in parts)
-        return base - ratio(istft(spectrum * sparse / (low + sparse + 1e-9), **window)[1])
+        return base - ratio(istft(spectrum * sparse / (low + sparse + 1e-9), **WINDOW)[1])
 
     def ours(estimator: Any) -> tuple[Array, Array]:
         parts = estimator.fit_split(x)
@@ -286,7 +315,7 @@ def voice(folder: Path, clip: int) -> Problem:
         "pursuit RobustPCA(25)": lambda: ours(pu.RobustPCA(25, center=False)),
         "inexact ALM": lambda: inexact_alm(x),
     }
-    return f"voice of {path.stem}", contenders, merit, "minus NSDR in dB"
+    return f"voice of {stem}", contenders, merit, "minus NSDR in dB"
 
 
 def problems(names: list[str], folder: Path | None) -> Iterator[Problem]:
@@ -296,6 +325,10 @@ def problems(names: list[str], folder: Path | None) -> Iterator[Problem]:
     if chosen("nmf"):
         for atoms in (16, 32):
             yield nmf("digits", load_digits().data, atoms)
+        if folder is not None:
+            for clip in (30, 130):
+                x, *_, stem = magnitudes(folder, clip)
+                yield nmf(f"spectrogram of {stem}", x, 25)
         people = faces.orl()
         yield nmf("ORL faces", people.reshape(len(people) * people.shape[1], -1).astype(float), 25)
     if chosen("dictionary"):

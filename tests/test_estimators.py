@@ -12,6 +12,7 @@ import pytest
 import torch
 from sklearn.base import clone
 from sklearn.datasets import load_digits
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.pipeline import make_pipeline
@@ -239,6 +240,56 @@ def test_robust_pca_is_the_convex_solution() -> None:
     assert estimator.certificate_ == pytest.approx(1, abs=1e-3)
     # with too few directions the residual shows that the problem is not solved
     assert RobustPCA(2, center=False).fit(x).certificate_ > 1.5
+
+
+def test_without_bias_the_low_rank_part_is_nearer_to_the_truth() -> None:
+    x, truth, where = planted(400, 60)
+    estimator = RobustPCA(3).fit(x)
+    plain, debiased = estimator.split(x), estimator.split(x, debias=True)
+    error, smaller = (np.linalg.norm(p.low_rank - truth) for p in (plain, debiased))
+    # the best that least squares over the entries without outliers can do
+    noise = 0.1 * math.sqrt(3 * (400 + 60))
+    assert smaller < 1.2 * noise < error
+    np.testing.assert_array_equal(debiased.outliers != 0, estimator.outlier_mask(x))
+    np.testing.assert_allclose(
+        (debiased.low_rank + debiased.outliers)[debiased.outliers != 0],
+        x[debiased.outliers != 0],
+    )
+    assert (debiased.outliers != 0)[where].mean() > 0.99
+
+
+@pytest.mark.parametrize("debias", [False, True])
+def test_fit_split_is_fit_and_split(debias: bool) -> None:
+    x, _, _ = planted(300, 40)
+    x[::7, 3] = np.nan
+    together = RobustPCA(3).fit_split(x, debias=debias)
+    apart = RobustPCA(3).fit(x).split(x, debias=debias)
+    size = np.linalg.norm(apart.low_rank)
+    assert np.linalg.norm(together.low_rank - apart.low_rank) < 5e-3 * size
+    assert np.linalg.norm(together.outliers - apart.outliers) < 5e-3 * size
+    for parts in (together, apart):
+        assert np.isfinite(parts.low_rank).all()
+        assert not np.any(parts.outliers[np.isnan(x)])
+    tones = planted(100, 40)[0] + 20
+    np.testing.assert_array_equal(
+        RobustNMF(3).fit_split(tones).low_rank, RobustNMF(3).fit(tones).split(tones).low_rank
+    )
+
+
+def test_an_uncertain_noise_level_is_reported() -> None:
+    rng = np.random.default_rng(0)
+    good, _, where = planted(300, 100)
+    bad = np.where(rng.random(good.shape) < 0.5, rng.uniform(-50, 50, good.shape), good)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        RobustPCA(3).fit(good)
+    with pytest.warns(UserWarning, match="noise level .* is uncertain") as caught:
+        RobustPCA(3).fit(bad)
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        RobustPCA(3, lam=0.1, lam_star=2.0).fit(bad)
 
 
 def test_directions_are_sorted_and_balanced() -> None:

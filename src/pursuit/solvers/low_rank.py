@@ -45,9 +45,9 @@ FIRST_LIMIT = 4.0
 #: singular values count if they exceed those of the residual by this factor,
 #: and directions count if they lower the noise level by this factor
 ABOVE_NOISE, LOWERS_NOISE = 1.3, 1.03
-#: directions whose energy is in fewer entries than this fraction of the larger side, such as some
-#: entries of a single row, explain outliers
-CONCENTRATED = 0.5
+#: directions explain outliers if their energy is in fewer entries than the longer side has, such as
+#: some entries of a few rows, and than this fraction of all entries; Gaussian directions have 1/9
+CONCENTRATED = 1 / 27
 #: the noise level is sampled at this number of entries, and those of rows and columns at this
 ENTRIES, LINES = 10_000, 50
 #: the noise level has settled if it falls by less than SETTLED; it falls slowly above SLOW
@@ -362,7 +362,8 @@ def robust_fit(x: Tensor, rank: int, seed: int = 0) -> RobustFit:
         noise = size.energy if count > 0 else noise
         # an outlier is a matrix of rank 1, too: with its energy in one entry
         u, values, v = singular
-        concentrated = u.pow(4).sum(dim=0) * v.pow(4).sum(dim=0) * CONCENTRATED * max(n, m) > 1
+        entries_used = 1 / (u.pow(4).sum(dim=0) * v.pow(4).sum(dim=0))
+        concentrated = entries_used < min(max(n, m), CONCENTRATED * n * m)
         order = concentrated.int().argsort(stable=True)
         singular = Singular(u[:, order], values[order], v[:, order])
         spread = int((~concentrated).sum())
