@@ -1,8 +1,8 @@
-"""Estimators with their defaults: how long `fit` takes, parallel searches, and when an encoder pays.
+"""Estimators with their defaults: the time of `fit`, parallel searches, and when an encoder pays.
 
 `fit` is timed after a first call, which compiles. The classifier learns from one half of the digits
-and is tested on the other. An encoder pays from the number of rows on at which training it and coding
-with it takes less time than exact codes.
+and is tested on the other. An encoder pays from the number of rows on at which training it and
+coding with it takes less time than exact codes.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from pursuit.datasets import textures
 Array = np.ndarray[Any, Any]
 
 
-def seconds(run: Callable[[], Any], repeats: int = 3) -> float:
-    """The median time of a run."""
+def seconds(run: Callable[..., Any], *arguments: Any, repeats: int = 3) -> float:
+    """The median time of a call."""
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
-        run()
+        run(*arguments)
         times.append(time.perf_counter() - start)
     return sorted(times)[repeats // 2]
 
@@ -44,7 +44,7 @@ def fits() -> None:
     rows = []
     for kind in (pu.SparseCoding, pu.NMF, pu.RobustPCA, pu.RobustNMF):
         kind().fit(x)
-        rows.append([kind.__name__, f"{seconds(lambda k=kind: k().fit(x)):.3f}"])
+        rows.append([kind.__name__, f"{seconds(kind().fit, x):.3f}"])
     table("fit of 1000 x 64, float64", ["estimator", "seconds"], rows)
 
 
@@ -60,7 +60,7 @@ def classifier() -> None:
     }
     for name, make in contenders.items():
         fitted = make().fit(x_train, y_train)
-        spent = seconds(lambda make=make: make().fit(x_train, y_train))
+        spent = seconds(make().fit, x_train, y_train)
         rows.append([name, f"{fitted.score(x_test, y_test):.4f}", f"{spent:.2f}"])
     table("digits, one half to train", ["classifier", "accuracy", "fit: seconds"], rows)
 
@@ -73,7 +73,7 @@ def search() -> None:
     for jobs in (1, 2):
         run = GridSearchCV(pu.SparseCoding(lam=1.0), grid, n_jobs=jobs, cv=3)
         run.fit(x)  # starts the processes, which then stay
-        rows.append([str(jobs), f"{seconds(lambda run=run: run.fit(x)):.2f}"])
+        rows.append([str(jobs), f"{seconds(run.fit, x):.2f}"])
     table(f"GridSearchCV of SparseCoding, {x.shape}, 12 fits", ["jobs", "seconds"], rows)
 
 
@@ -83,23 +83,16 @@ def encoders(layers: int) -> None:
     for atoms in (64, 256):
         exact = pu.SparseCoding(atoms, lam=1.0).fit(train)
         exact.transform(test)
-        one = test[:1]
-        slow, slow_one = (
-            seconds(lambda: exact.transform(test)),
-            seconds(lambda: exact.transform(one)),
-        )
+        slow, slow_one = (seconds(exact.transform, part) for part in (test, test[:1]))
         start = time.perf_counter()
         coder = pu.SparseCoding(atoms, lam=1.0).fit(train).train_encoder(train, layers=layers)
         spent = time.perf_counter() - start
         coder.transform(test)
-        quick, quick_one = (
-            seconds(lambda: coder.transform(test)),
-            seconds(lambda: coder.transform(one)),
-        )
+        quick, quick_one = (seconds(coder.transform, part) for part in (test, test[:1]))
         saved = (slow - quick) / len(test)
         rows.append(
             [
-                f"{atoms} atoms, {layers} layers",
+                f"{atoms} atoms",
                 f"{1e6 * slow / len(test):.2f}",
                 f"{1e6 * quick / len(test):.2f}",
                 f"{100 * coder.gap_:.2f}",
@@ -109,9 +102,8 @@ def encoders(layers: int) -> None:
                 f"{1e6 * quick_one:.0f}",
             ]
         )
-    columns = ["", "exact: us", "encoder: us", "gap %", "training: s", "pays from: million rows"]
-    columns += ["one row, exact: us", "encoder: us"]
-    table("8x8 patches, float32", columns, rows)
+    columns = ["", "exact us", "encoder us", "gap %", "training s", "pays from 10^6 rows"]
+    table("8x8 patches, float32", [*columns, "one row us", "encoder us"], rows)
 
 
 def main() -> None:
@@ -134,8 +126,7 @@ def main() -> None:
                 classifier()
             if "encoders" in chosen:
                 encoders(arguments.layers)
-        if "search" in chosen:
-            with threads(1):
+            if "search" in chosen:
                 search()
 
 

@@ -278,7 +278,7 @@ def test_fit_split_is_fit_and_split(debias: bool) -> None:
 
 def test_an_uncertain_noise_level_is_reported() -> None:
     rng = np.random.default_rng(0)
-    good, _, where = planted(300, 100)
+    good, _, _ = planted(300, 100)
     bad = np.where(rng.random(good.shape) < 0.5, rng.uniform(-50, 50, good.shape), good)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -265,7 +265,7 @@ class _Robust(Transformer):
         return start
 
     def _robust_fit(self, x: Tensor, atoms: int, seed: int) -> RobustFit:
-        return robust_fit(x, fitted_rank(x, atoms), seed)
+        return robust_fit(x, fitted_rank(x, atoms), seed, self._callback())
 
     def _adopt(self, x: Tensor, learned: Learned[Any]) -> None:
         super()._adopt(x, learned)

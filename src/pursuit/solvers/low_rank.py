@@ -12,6 +12,7 @@ subspace iteration, which starts from those of the previous iteration.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -20,6 +21,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
+
+from ..progress import Callback, Progress
 
 Array = np.ndarray[Any, Any]
 Result = TypeVar("Result")
@@ -307,7 +310,7 @@ def _beyond(basis: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
     return q, r
 
 
-def robust_fit(x: Tensor, rank: int, seed: int = 0) -> RobustFit:
+def robust_fit(x: Tensor, rank: int, seed: int = 0, callback: Callback | None = None) -> RobustFit:
     """Fit a low-rank matrix to most entries of x, and measure the noise of these entries.
 
     Parameters
@@ -318,6 +321,9 @@ def robust_fit(x: Tensor, rank: int, seed: int = 0) -> RobustFit:
         The largest rank of the fit, at most ``min(n, m)``.
     seed
         Seeds the entries at which the noise level is sampled.
+    callback
+        A function that is called with a `Progress` after each iteration; a true return value ends
+        the iteration.
 
     Returns
     -------
@@ -337,6 +343,7 @@ def robust_fit(x: Tensor, rank: int, seed: int = 0) -> RobustFit:
     the same without them, or if their energy is in few entries; then they explain
     outliers.
     """
+    began = time.perf_counter()
     n, m = x.shape
     width = min(rank + 5, n, m)
     residuals = Residuals(x)
@@ -381,6 +388,10 @@ def robust_fit(x: Tensor, rank: int, seed: int = 0) -> RobustFit:
         unspread = math.sqrt(max(far, 0.01) * max(kept, 1) / min(n, m))
         multiple = max(OUTLIER, patience * min(MOST, REMAINDER / unspread))
         calm = calm + 1 if settled and multiple == OUTLIER else 0
+        if callback is not None:
+            detail, seconds = f"noise level {sigma:.2g}", time.perf_counter() - began
+            if callback(Progress("robust fit", count + 1, ROUNDS, seconds=seconds, detail=detail)):
+                break
         if sigma < least or calm == 2:
             break
         truncation = lines.limits(left, right, multiple * sigma, multiple)
