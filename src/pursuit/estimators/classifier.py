@@ -89,7 +89,7 @@ class PursuitClassifier(ClassifierMixin, BaseEstimator):
         lam: float | str = "auto",
         layers: int = 2,
         margin: float = 0.5,
-        steps: int = 200,
+        steps: int = 100,
         threads: int | None = None,
         verbose: int = 0,
         callback: Callback | None = None,
