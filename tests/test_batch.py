@@ -257,8 +257,9 @@ def test_estimators_are_not_silent(capsys: pytest.CaptureFixture[str]) -> None:
     x, _, _ = (part.numpy() for part in mixture(200, 20, 0.05, 5.0, 0.1))
     pu.RobustPCA(3, verbose=1).fit(x)
     lines = capsys.readouterr().out.splitlines()
-    assert lines
-    assert all(line.startswith("RobustPCA: low rank ") for line in lines)
+    stages = [line.split(": ")[1].split(" 1 of ")[0] for line in lines if " 1 of " in line]
+    assert stages == ["robust fit", "low rank"]
+    assert all(line.startswith("RobustPCA: ") for line in lines)
     with pytest.warns(ConvergenceWarning, match="after 2 iterations; raise max_iter or tol"):
         pu.NMF(3, max_iter=2).fit(np.abs(x))
     with pytest.warns(UserWarning, match="single row"):
