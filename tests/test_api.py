@@ -49,7 +49,14 @@ NAMES = {
         "save",
         "solve",
     },
-    "pursuit.operators": {"Joined", "Matrix", "Operator", "WithIdentity", "without_zero_atoms"},
+    "pursuit.operators": {
+        "Convolution",
+        "Joined",
+        "Matrix",
+        "Operator",
+        "WithIdentity",
+        "without_zero_atoms",
+    },
     "pursuit.penalties": {
         "Elastic",
         "GroupL2",

@@ -186,8 +186,8 @@ class Certificate:
         self.cone = ~self.penalised & ~curved & self.sign
         self.clip = self._outlier_bounds()
         if self.clip is not None:  # clipping handles all outliers, also free ones
-            self.free[len(model.dictionary) :] = False
-            self.cone[len(model.dictionary) :] = False
+            self.free[model.stored_size :] = False
+            self.cone[model.stored_size :] = False
         self.projector = _orthonormal_rows(self._atoms(self.free)) if self.free.any() else None
         self.direction = self._strictly_feasible_direction() if self.cone.any() else None
 
@@ -271,7 +271,7 @@ class Certificate:
 
     def _atoms(self, which: Tensor) -> Tensor:
         """Return the atoms of some coefficients, shape (k, m)."""
-        count = len(self.model.dictionary)
+        count = self.model.stored_size
         if bool(which[count:].any()):
             return self.model.operator.dense()[which]
         return self.model.dictionary[which[:count]]
@@ -304,7 +304,7 @@ class Certificate:
         weights = self.penalty.weights(self.model.code_size)
         if self.model.operator.identity_size == 0 or weights is None:
             return None
-        count = len(self.model.dictionary)
+        count = self.model.stored_size
         bounds = weights[count:].to(self.curvature)
         # a coefficient with curvature has a finite conjugate everywhere
         high = torch.where(self.curvature[count:] > 0, torch.inf, bounds)

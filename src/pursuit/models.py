@@ -18,7 +18,8 @@ from torch import Tensor
 
 from ._checks import ArrayLike, as_float_matrix, as_number, as_weight, require_width
 from ._registry import Registered, arguments_of
-from .operators import Joined, Matrix, Operator, WithIdentity, squared_norm
+from .operators import Joined, Matrix, Operator, WithIdentity
+from .operators.base import squared_norm
 from .penalties import L1, Elastic, GroupL2, NonNegative, Penalty, Ridge, Stacked, TreeL2
 from .penalties.groups import Groups
 
@@ -119,6 +120,11 @@ class SparseModel(Registered):
     def code_size(self) -> int:
         """The number of coefficients of a code."""
         return self.operator.code_size
+
+    @property
+    def stored_size(self) -> int:
+        """The number of coefficients outside of an identity block."""
+        return self.code_size - self.operator.identity_size
 
     @property
     def device(self) -> torch.device:

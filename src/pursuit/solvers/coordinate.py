@@ -16,8 +16,8 @@ def gram_misfit(model: SparseModel) -> str | None:
     """What a model lacks for a solver on the Gram matrix, or None."""
     if model.operator.identity_size > 0:
         return "a dictionary without an identity block"
-    if model.code_size > LARGEST:
-        return f"at most {LARGEST} coefficients"
+    if model.code_size > LARGEST or not model.operator.is_small:
+        return f"a stored dictionary of at most {LARGEST} atoms"
     if model.device.type != "cpu":
         return "a model on the CPU"
     sign = model.penalty.sign_constraint(model.code_size)
