@@ -168,12 +168,15 @@ def _filtered(estimate: Tensor, reference: Tensor) -> Tensor:
     missing = max(taps - estimate.shape[-1], 0)
     estimate, reference = pad(estimate, (0, missing)), pad(reference, (0, missing))
     ratio: Tensor = signal_distortion_ratio(estimate, reference, filter_length=taps)
-    if not ratio.isnan().any():
+    unclear = ratio.isnan()
+    if not unclear.any():
         return ratio
     # The coherence is between 0 and 1 apart from rounding, which makes the ratio NaN. With a
     # loaded diagonal it is strictly inside, and tells which of the two ends it was.
-    loaded = signal_distortion_ratio(estimate, reference, filter_length=taps, load_diag=1e-10)
-    return torch.where(ratio.isnan(), LIMIT * loaded.sign(), ratio)
+    loaded: Tensor = signal_distortion_ratio(
+        estimate, reference, filter_length=taps, load_diag=1e-10
+    )
+    return torch.where(unclear, LIMIT * loaded.sign(), ratio)
 
 
 def _scaled(estimate: Tensor, reference: Tensor) -> Tensor:
@@ -186,13 +189,15 @@ def _scaled(estimate: Tensor, reference: Tensor) -> Tensor:
 def _normalised(waves: Tensor) -> Tensor:
     """Return waves of unit norm: torchmetrics adds constants that count for quiet ones."""
     waves = waves / waves.abs().amax(-1, keepdim=True)
-    return waves / waves.norm(dim=-1, keepdim=True)
+    return waves / waves.square().sum(-1, keepdim=True).sqrt()
 
 
 def _as_waves(values: Waves, name: str) -> Tensor:
     import torch
 
-    waves = torch.as_tensor(values).detach().to("cpu", torch.float64)
+    if not isinstance(values, torch.Tensor):
+        values = torch.from_numpy(np.array(values, dtype=np.float64))
+    waves: Tensor = values.detach().to("cpu", torch.float64)
     if waves.ndim == 0 or waves.shape[-1] == 0:
         raise ValueError(
             f"{name} must have the shape (..., samples) with one sample or more, "
