@@ -202,7 +202,10 @@ class Analysis(SampleStream):
         self._waiting = signal[count * hop :].copy()
         if not count:
             return np.zeros((0, *self._shape, self.stft.bins), np.complex64)
-        frames = np.lib.stride_tricks.sliding_window_view(signal, window, axis=0)[::hop][:count]
+        # a view of overlapping frames; numpy's functions for it take longer than the transform
+        shape, (sample, *channel) = (count, *self._shape, window), signal.strides
+        strides = (hop * sample, *channel, sample)
+        frames: Array = np.ndarray(shape, signal.dtype, signal, strides=strides)
         # numpy transforms row by row, so a frame's numbers do not depend on the others
         return np.fft.rfft(frames * self._window)
 
@@ -239,7 +242,7 @@ class Synthesis(Stream):
             total[number : number + count] += hops[..., number, :]
         self._unfinished = total[count:].copy()
         self._frames += count
-        done = np.moveaxis(total[:count], -1, 1).reshape(count * hop, *self._shape)
+        done = total[:count].swapaxes(1, -1).reshape(count * hop, *self._shape)
         samples = done[min(max(-self._returned, 0), len(done)) :]
         self._returned += len(done)
         return samples
