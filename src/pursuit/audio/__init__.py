@@ -1,0 +1,37 @@
+"""Separating sounds: spectra and sample rates, in batches and as live streams, and metrics.
+
+The public names are resolved when they are first used: streams run without torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .metrics import Improvement, Sources, improvement, mean_improvement, sdr
+    from .resampling import Bands, BandSplit, Resampler
+    from .spectrogram import STFT, Analysis, Synthesis
+
+#: the modules that public names come from
+_NAMES_OF = {
+    ".metrics": "Improvement Sources improvement mean_improvement sdr",
+    ".resampling": "BandSplit Bands Resampler",
+    ".spectrogram": "Analysis STFT Synthesis",
+}
+_NAMES = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
+
+__all__ = ["STFT", "Analysis", "BandSplit", "Bands", "Improvement", "Resampler", "Sources"]
+__all__ += ["Synthesis", "improvement", "mean_improvement", "sdr"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _NAMES:
+        value = getattr(import_module(_NAMES[name], __name__), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
