@@ -70,7 +70,6 @@ NAMES = {
         "mean_improvement",
         "sdr",
     },
-    "pursuit.operators": {"Joined", "Matrix", "Operator", "WithIdentity", "without_zero_atoms"},
     "pursuit.penalties": {
         "Elastic",
         "GroupL2",
