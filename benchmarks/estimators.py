@@ -354,7 +354,7 @@ def problems(names: list[str], folder: Path | None) -> Iterator[Problem]:
     if folder is not None and chosen("video"):
         yield highway(folder)
     if folder is not None and chosen("voice"):
-        yield voice(folder, (5, 30, 55, 80, 100, 120, 130, 150))
+        yield voice(folder, (15, 30, 55, 80, 100, 120, 130, 150))
 
 
 def main() -> None:
