@@ -150,10 +150,7 @@ class _Robust(Transformer):
             `low_rank` and `outliers`, shape (n, m), and `scores`, shape (n, n_components). What
             remains of X is noise. The low-rank part has no missing entries.
         """
-        check_is_fitted(self)
-        codes = self._encode(self._checked(X), stacklevel=4)
-        scores, outliers = np.split(codes, [self._n_features_out], axis=1)
-        return Split(self._low_rank(scores), outliers, scores, outliers)
+        return self._parts(X)
 
     def fit_split(self, X: Any, y: Any = None) -> Split:
         """Fit to signals, and split them.
@@ -169,6 +166,13 @@ class _Robust(Transformer):
             As for `split`.
         """
         return self.fit(X).split(X)
+
+    def _parts(self, X: Any) -> Split:
+        """What `split` returns; a warning about the encoder points to the caller of `split`."""
+        check_is_fitted(self)
+        codes = self._encode(self._checked(X), stacklevel=5)
+        scores, outliers = np.split(codes, [self._n_features_out], axis=1)
+        return Split(self._low_rank(scores), outliers, scores, outliers)
 
     def _low_rank(self, scores: Array) -> Array:
         return self._uncentred(scores @ self.components_.astype(scores.dtype))
@@ -232,10 +236,8 @@ class _Robust(Transformer):
                 # entries that are excluded take their fitted values, and count no more
                 change = residuals.products((fitted, atoms.T), usual, inverse).along_rows
                 fitted += change
-                if (
-                    float(((change @ gram) * change).sum())
-                    <= x.numel() * (SMALL_CHANGE * level) ** 2
-                ):
+                square = float(((change @ gram) * change).sum()) / x.numel()
+                if square <= (SMALL_CHANGE * level) ** 2:
                     break
         unbiased = torch.zeros_like(scores)
         unbiased[:, used] = fitted
@@ -390,7 +392,7 @@ class RobustPCA(_Robust):
             `low_rank` and `outliers`, shape (n, m), and `scores`, shape (n, n_components). What
             remains of X is noise. The low-rank part has no missing entries.
         """
-        parts = super().split(X)
+        parts = self._parts(X)
         if not debias:
             return parts
         return self._debiased(self._centred(self._checked(X)), torch.from_numpy(parts.scores))
