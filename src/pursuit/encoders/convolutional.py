@@ -123,6 +123,7 @@ class ConvolutionalEncoder(Encoder):
         side = as_plane(operator.positions)[1] if positional else 1
         self.offset = nn.Parameter(weight.new_zeros(atoms, 1, side))
         self._stages = _stages(self._penalty, model.code_size)
+        self._sign = self._signs(model)
         steps = torch.full((model.code_size,), 1 / alpha, dtype=torch.float64)
         natural = self._penalty.thresholds(steps)
         copies = 1 if tied else layers
@@ -230,6 +231,9 @@ class ConvolutionalEncoder(Encoder):
     def _ready(self) -> _Ready:
         couplings = [self.couplings[0]] * (self.layers - 1) if self.tied else list(self.couplings)
         rows = [t.clamp_min(0).expand(self.layers, -1) for t in self.thresholds]
+        if self._sign is not None:
+            total = torch.stack([*rows, self.offset.new_zeros(self.layers, len(self.weight))])
+            return _Ready(couplings, [(row,) for row in total.sum(0)])
         pairs = list(zip(self._stages, rows, strict=True))
         thresholds = [
             tuple(self._expanded(stage, row[number]) for stage, row in pairs)
@@ -246,6 +250,7 @@ class ConvolutionalEncoder(Encoder):
             u = torch.cat([u, *means], dim=1)
         if self.causal:
             u = F.pad(u, (0, 0, self.window - 1, 0))
+        u = u.contiguous(memory_format=torch.channels_last)  # convolutions are quicker
         stride, spread = as_plane(operator.stride), as_plane(operator.dilation)
         b = F.conv2d(u, self.weight, stride=stride, dilation=spread) + self.offset
         z = self._shrunk(b, layers.thresholds[0])
@@ -266,7 +271,14 @@ class ConvolutionalEncoder(Encoder):
             yield z.flatten(1)
 
     def _shrunk(self, v: Tensor, thresholds: tuple[Tensor, ...]) -> Tensor:
-        return self._penalty.shrink(v.flatten(1), thresholds).view_as(v)
+        if self._sign is None:
+            return self._penalty.shrink(v.flatten(1), thresholds).view_as(v)
+        # the same in place of the maps, whatever their layout in memory
+        (total,) = thresholds
+        total = total[:, None, None]
+        if self._sign == "one-sided":
+            return (v - total).clamp_min(0)
+        return v - torch.minimum(torch.maximum(v, -total), total)
 
     # ---- the start --------------------------------------------------------------------------
 
@@ -289,6 +301,17 @@ class ConvolutionalEncoder(Encoder):
                 if all(0 <= n < side for n, side in zip(lag, exact.shape[2:], strict=True)):
                     start[:, :, i, j] = exact[:, :, lag[0], lag[1]]
         return nn.Parameter(start)
+
+    def _signs(self, model: SparseModel) -> str | None:
+        """ "one-sided" or "two-sided" if all maps are shrunk by such soft thresholds, else None."""
+        try:
+            checked_stages(self._penalty, model.code_size)
+        except TypeError:  # a shrinkage of another kind
+            return None
+        sign = self._penalty.sign_constraint(model.code_size)
+        if sign is None:
+            return "two-sided"
+        return "one-sided" if bool(sign.all()) else None
 
     def _per_atom(self, values: Tensor, what: str) -> Tensor:
         """One value for each atom, from one for each coefficient."""
