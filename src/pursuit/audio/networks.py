@@ -28,8 +28,8 @@ from .separation import FLOOR, Separator
 
 #: segments of this many seconds, and segments in a batch, unless they are given
 SECONDS, SEGMENTS = 2.0, 8
-#: relative to the rates of `fit`: the mask, and a dictionary that starts at random
-MASK_RATE, DICTIONARY_RATE = 0.3, 10.0
+#: factors of the learning rates of the mask, and of weights and atoms that start at random
+MASK_RATE, WEIGHT_RATE, DICTIONARY_RATE = 0.3, 0.6, 10.0
 #: silence is not louder than this energy
 SILENCE = 1e-6
 
@@ -120,6 +120,7 @@ class Network(nn.Module):
     def kinds(self) -> dict[str, Kind]:
         own = self.encoder.kinds()
         if isinstance(self.encoder, ConvolutionalEncoder):
+            own["weight"] = Kind("matrix", WEIGHT_RATE)
             own["dictionary"] = Kind("dictionary", DICTIONARY_RATE)
         kinds = {f"encoder.{name}": kind for name, kind in own.items()}
         return {**kinds, "exponent": Kind("scalar", MASK_RATE), "bias": Kind("diagonal")}
