@@ -9,20 +9,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .features import Features
     from .metrics import Improvement, Sources, improvement, mean_improvement, sdr
+    from .mixtures import Mixtures, Pair
     from .resampling import Bands, BandSplit, Resampler
+    from .separation import Separated, Separator, SeparatorStream
     from .spectrogram import STFT, Analysis, Synthesis
 
 #: the modules that public names come from
 _NAMES_OF = {
+    ".features": "Features",
     ".metrics": "Improvement Sources improvement mean_improvement sdr",
+    ".mixtures": "Mixtures Pair",
     ".resampling": "BandSplit Bands Resampler",
+    ".separation": "Separated Separator SeparatorStream",
     ".spectrogram": "Analysis STFT Synthesis",
 }
 _NAMES = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
 
-__all__ = ["STFT", "Analysis", "BandSplit", "Bands", "Improvement", "Resampler", "Sources"]
-__all__ += ["Synthesis", "improvement", "mean_improvement", "sdr"]
+__all__ = ["STFT", "Analysis", "BandSplit", "Bands", "Features", "Improvement", "Mixtures", "Pair"]
+__all__ += ["Resampler", "Separated", "Separator", "SeparatorStream", "Sources", "Synthesis"]
+__all__ += ["improvement", "mean_improvement", "sdr"]
 
 
 def __getattr__(name: str) -> Any:

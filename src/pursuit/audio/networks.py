@@ -122,6 +122,7 @@ class Network(nn.Module):
         if isinstance(self.encoder, ConvolutionalEncoder):
             own["weight"] = Kind("matrix", WEIGHT_RATE)
             own["dictionary"] = Kind("dictionary", DICTIONARY_RATE)
+            own["thresholds.0"] = Kind("diagonal")
         kinds = {f"encoder.{name}": kind for name, kind in own.items()}
         return {**kinds, "exponent": Kind("scalar", MASK_RATE), "bias": Kind("diagonal")}
 

@@ -7,6 +7,7 @@ of a frame is voice; that is a mask of the spectrum. Everything here runs withou
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,12 +17,15 @@ import numpy as np
 from .. import files
 from .._words import require_choice
 from ..files import below
+from ..runtime.compiled import Compiled
+from ..runtime.convolution import CompiledConvolution, ConvolutionProgram
+from ..runtime.program import Program, from_arrays
 from .features import Features
 from .resampling import BandSplit
 from .streams import Array, SampleStream
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ..encoders.encoder import Encoder
     from ..progress import Callback
@@ -273,8 +277,6 @@ class Separator:
         return self._coder
 
     def _make_coder(self) -> _Coder:
-        from ..runtime.program import from_arrays
-
         if self._encoder is not None:
             return _Coder(self._encoder.program(), _part_sizes(self._encoder))
         assert self._saved is not None
@@ -369,27 +371,27 @@ class _VoiceStream(SampleStream):
 class _Coder:
     """An encoder's program, and the matrices that decode its two parts."""
 
-    def __init__(self, program: Any, sizes: Sequence[int]) -> None:
-        from ..runtime.compiled import of_program
-        from ..runtime.convolution import ConvolutionProgram
-
-        self.compiled = of_program(program)
-        self.convolutional = isinstance(program, ConvolutionProgram)
-        first, second = map(int, sizes)
-        if self.convolutional:
-            frame = program.resized((1, program.shape[1]))
-            atoms = of_program(frame).decode(np.eye(frame.size, dtype=np.float32))
-            first = first * frame.size // (first + second)
+    def __init__(self, program: Program | ConvolutionProgram, sizes: Sequence[int]) -> None:
+        first = int(sizes[0])
+        self.compiled: Compiled | CompiledConvolution
+        self.matrices: tuple[Array, Array | None]
+        if isinstance(program, ConvolutionProgram):
+            self.compiled = CompiledConvolution(program, threads=1)
+            frame = CompiledConvolution(replace(program, shape=(1, program.shape[1]), info={}))
+            first *= program.positions[1]
+            atoms = frame.decode(np.eye(frame.size, dtype=np.float32))
             self.matrices = atoms[:first], atoms[first:]
         else:
-            stored = program.dictionary
-            identity = len(stored) < program.size
-            self.matrices = stored[:first], None if identity else stored[first:]
+            self.compiled = Compiled(program, threads=1)
+            atoms = program.dictionary
+            self.matrices = atoms[:first], None if len(atoms) < program.size else atoms[first:]
         self.first = first
 
-    def stream(self, signals: int) -> Any:
+    def stream(self, signals: int) -> Callable[[Array], tuple[Array, Array]]:
         """Return a function from the next frames (n, signals, width) to the features of parts."""
-        encode = self.compiled.stream(signals=signals).push if self.convolutional else self._rows
+        encode = self._rows
+        if isinstance(self.compiled, CompiledConvolution):
+            encode = self.compiled.stream(signals).push
         low_rank, sparse = self.matrices
 
         def parts(frames: Array) -> tuple[Array, Array]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -122,14 +122,20 @@ class ConvolutionalEncoder(Encoder):
         self.couplings = nn.ParameterList(self._coupling(exact, steps) for steps in distinct)
         side = as_plane(operator.positions)[1] if positional else 1
         self.offset = nn.Parameter(weight.new_zeros(atoms, 1, side))
+        self._sign: Tensor | None
         self._stages = _stages(self._penalty, model.code_size)
-        self._sign = self._signs(model)
+        self.register_buffer("_sign", self._one_sided(model), persistent=False)
         steps = torch.full((model.code_size,), 1 / alpha, dtype=torch.float64)
         natural = self._penalty.thresholds(steps)
+        self._all_one_sided = self._sign is not None and bool(self._sign.all())
+        each = [
+            self._stage(stage, t).to(weight) for stage, t in zip(self._stages, natural, strict=True)
+        ]
+        if self._sign is not None:  # soft thresholds that follow each other add up
+            each = [torch.stack([*each, weight.new_zeros(atoms)]).sum(0)]
         copies = 1 if tied else layers
         self.thresholds = nn.ParameterList(
-            nn.Parameter(self._stage(stage, t).to(weight).expand(copies, -1).clone())
-            for stage, t in zip(self._stages, natural, strict=True)
+            nn.Parameter(row.expand(copies, -1).clone()) for row in each
         )
         self.recall = None if memory is None else nn.Parameter(weight.new_zeros(atoms, atoms))
         # decays are learned through a logistic function; at first from 0.73 to 0.98
@@ -199,22 +205,15 @@ class ConvolutionalEncoder(Encoder):
         operator = _convolution(self._template)
         shape, kernel, stride = map(as_plane, (operator.shape, operator.kernel, operator.stride))
         spread = as_plane(operator.dilation)
-        positions = math.prod(operator.positions)
-        stages = checked_stages(self._penalty, self._template.code_size)
-        soft = self.weight.new_zeros(self.layers, len(self.weight), dtype=torch.float64)
-        for labels, thresholds in zip(stages, self.thresholds, strict=True):
-            used = (labels.reshape(-1, positions)[:, 0] >= 0).to(soft)
-            soft = soft + thresholds.detach().clamp_min(0).double() * used.to(soft.device)
-        sign = self._penalty.sign_constraint(self._template.code_size)
-        negative = torch.ones(len(self.weight)) if sign is None else ~sign[::positions]
+        if self._sign is None:
+            raise TypeError(
+                f"the shrinkage of {type(self._penalty).__name__} is not a soft threshold, so the "
+                "encoder runs in torch only"
+            )
+        soft = self.thresholds[0].clamp_min(0).expand(self.layers, -1)
+        negative = (~self._sign).float()
         couplings = [_array(matrix) for matrix in self.couplings]
-        form = {
-            "form": "convolution", "shape": list(shape), "channels": operator.channels,
-            "kernel": list(kernel), "stride": list(stride), "dilation": list(spread),
-            "causal": self.causal, "averages": list(self.averages), "memory": self.memory,
-            "couplings": [list(steps) for steps in self.dilation],
-        }  # fmt: skip
-        return ConvolutionProgram(
+        program = ConvolutionProgram(
             shape=shape, channels=operator.channels, kernel=kernel, stride=stride, dilation=spread,
             causal=self.causal, averages=self.averages, weight=_array(self.weight),
             offset=_array(self.offset),
@@ -223,8 +222,9 @@ class ConvolutionalEncoder(Encoder):
             memory=self.memory, recall=None if self.recall is None else _array(self.recall),
             decays=None if self.decays is None else _array(self.decays),
             dictionary=_array(self.operator.dictionary),
-            parts=operator.parts, info=self._program_info(form),
+            parts=operator.parts,
         )  # fmt: skip
+        return replace(program, info=self._program_info(program.form))
 
     # ---- the layers -------------------------------------------------------------------------
 
@@ -232,8 +232,7 @@ class ConvolutionalEncoder(Encoder):
         couplings = [self.couplings[0]] * (self.layers - 1) if self.tied else list(self.couplings)
         rows = [t.clamp_min(0).expand(self.layers, -1) for t in self.thresholds]
         if self._sign is not None:
-            total = torch.stack([*rows, self.offset.new_zeros(self.layers, len(self.weight))])
-            return _Ready(couplings, [(row,) for row in total.sum(0)])
+            return _Ready(couplings, [(row,) for row in rows[0]])
         pairs = list(zip(self._stages, rows, strict=True))
         thresholds = [
             tuple(self._expanded(stage, row[number]) for stage, row in pairs)
@@ -276,9 +275,10 @@ class ConvolutionalEncoder(Encoder):
         # the same in place of the maps, whatever their layout in memory
         (total,) = thresholds
         total = total[:, None, None]
-        if self._sign == "one-sided":
+        if self._all_one_sided:
             return (v - total).clamp_min(0)
-        return v - torch.minimum(torch.maximum(v, -total), total)
+        lowest = torch.where(self._sign[:, None, None], -torch.inf, -total)
+        return v - torch.maximum(torch.minimum(v, total), lowest)
 
     # ---- the start --------------------------------------------------------------------------
 
@@ -302,16 +302,16 @@ class ConvolutionalEncoder(Encoder):
                     start[:, :, i, j] = exact[:, :, lag[0], lag[1]]
         return nn.Parameter(start)
 
-    def _signs(self, model: SparseModel) -> str | None:
-        """ "one-sided" or "two-sided" if all maps are shrunk by such soft thresholds, else None."""
+    def _one_sided(self, model: SparseModel) -> Tensor | None:
+        """Which atoms have one-sided soft thresholds; None for a shrinkage of another kind."""
         try:
             checked_stages(self._penalty, model.code_size)
-        except TypeError:  # a shrinkage of another kind
+        except TypeError:
             return None
         sign = self._penalty.sign_constraint(model.code_size)
         if sign is None:
-            return "two-sided"
-        return "one-sided" if bool(sign.all()) else None
+            return torch.zeros(len(self.weight), dtype=torch.bool, device=model.device)
+        return self._per_atom(sign, "the sign").to(model.device)
 
     def _per_atom(self, values: Tensor, what: str) -> Tensor:
         """One value for each atom, from one for each coefficient."""
