@@ -188,16 +188,21 @@ def _table(folder: Path) -> list[Row]:
     return rows
 
 
+def wav_folders(folder: Path) -> list[Path]:
+    """List the folders called Wavfile in a folder, up to two levels below it."""
+    patterns = ("Wavfile", "*/Wavfile", "*/*/Wavfile")
+    return [wavs for pattern in patterns for wavs in sorted(folder.glob(pattern))]
+
+
 def _corpus(folder: Path) -> list[Row]:
-    for pattern in ("Wavfile", "*/Wavfile", "*/*/Wavfile"):
-        for wavs in sorted(folder.glob(pattern)):
-            rows = []
-            for path in sorted(wavs.glob("[!.]*.wav")):  # <singer>_<song>_<clip>.wav
-                singer = path.stem.partition("_")[0]
-                role = "train" if singer in TRAIN_SINGERS else "test"
-                rows.append((path, singer, path.stem.rpartition("_")[0], role))
-            if rows:
-                return rows
+    for wavs in wav_folders(folder):
+        rows = []
+        for path in sorted(wavs.glob("[!.]*.wav")):  # <singer>_<song>_<clip>.wav
+            singer = path.stem.partition("_")[0]
+            role = "train" if singer in TRAIN_SINGERS else "test"
+            rows.append((path, singer, path.stem.rpartition("_")[0], role))
+        if rows:
+            return rows
     raise ValueError(f"{folder} has neither {SPLITS} nor a folder Wavfile with .wav files")
 
 
