@@ -97,7 +97,7 @@ def whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def whole_files(paths: Sequence[str | os.PathLike[str]]) -> Iterator[list[BinaryIO]]:
+def whole_files(paths: Sequence[str | os.PathLike[str]]) -> Iterator[Sequence[BinaryIO]]:
     """Yield temporary files that replace all `paths` on success and are deleted on an error.
 
     An interrupt or a termination signal leaves all files or none: while they are renamed, it waits.
@@ -136,8 +136,8 @@ def _signals_wait() -> Iterator[None]:
         for number, handler in before.items():
             # None if it was not installed from Python
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
-    for number in arrived:
-        signal.raise_signal(number)
+    for late in arrived:
+        signal.raise_signal(late)
 
 
 @dataclass(frozen=True, eq=False)

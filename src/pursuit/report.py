@@ -108,7 +108,7 @@ class Report:
         self._parts.append((f"[{caption}]({name})", page))
 
     def write(self, folder: Path, name: str = "report") -> Path:
-        """Write page, Markdown version, pictures and sounds to a folder; return the path of the page."""
+        """Write page, Markdown version and media to a folder; return the path of the page."""
         folder.mkdir(parents=True, exist_ok=True)
         for medium, content in self._media.items():
             write_whole(folder / medium, content)

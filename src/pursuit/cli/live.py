@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..audio.parts import Array, Parts, PartStream
+from ..audio.parts import Parts, PartStream
+from ..audio.streams import Array
 from .errors import warn
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def _chosen(part: str) -> Callable[[Parts], Array]:
     """The function from both parts to the samples to write."""
     if part == "both":
         return lambda parts: np.concatenate(parts, axis=1)
-    return lambda parts: getattr(parts, part)  # type: ignore[no-any-return]
+    return lambda parts: getattr(parts, part)
 
 
 def _write(data: bytes) -> None:

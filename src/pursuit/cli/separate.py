@@ -162,7 +162,7 @@ def separate(
         raise UsageError("Missing option '--output' / '-o', the folder to write to", context)
     if model is not None and latency is not None:
         raise UsageError(
-            "--latency chooses a pretrained separator; leave out one of --latency and --model",
+            "--latency chooses a pretrained separator; give it or --model",
             context,
         )
     from ..audio.recordings import Recording

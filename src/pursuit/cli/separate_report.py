@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from .. import plots
-from ..audio.parts import Array
 from ..audio.recordings import Recording, import_soundfile
 from ..audio.spectrogram import STFT
+from ..audio.streams import Array
 from ..report import Report
 
 #: the seconds at the beginning that are drawn and embedded
@@ -65,7 +65,9 @@ def _transform(rate: int) -> STFT:
 
 def _magnitudes(stft: STFT, wave: Array) -> Array:
     analysis = stft.analysis_stream()
-    return np.abs(np.concatenate([analysis.push(wave.mean(axis=1)), analysis.flush()]))
+    spectra = np.concatenate([analysis.push(wave.mean(axis=1)), analysis.flush()])
+    magnitudes: Array = np.abs(spectra)
+    return magnitudes
 
 
 def _flac(wave: Array, rate: int) -> bytes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from ..audio.parts import Array, PartStream
+from ..audio.parts import PartStream
 from ..audio.recordings import Recording, import_soundfile
+from ..audio.streams import Array
 from ..files import whole_files
 from ..progress import Callback, Progress
 from .errors import warn
@@ -129,7 +130,7 @@ def _write(
     stream: PartStream,
     recording: Recording,
     subtype: str,
-    files: list[BinaryIO],
+    files: Sequence[BinaryIO],
     callback: Callback,
 ) -> None:
     done = 0

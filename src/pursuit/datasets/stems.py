@@ -129,9 +129,8 @@ def read_folder(folder: str | os.PathLike[str], role: str = "train") -> tuple[St
             return tuple(stems)
     raise ValueError(
         f"{folder} has no pairs of voice and accompaniment; it must have a folder for each song "
-        f"with a file {listed([f'{name}.*' for name in VOICES], 'or')} and a file "
-        f"{listed([f'{name}.*' for name in ACCOMPANIMENTS], 'or')} or other stems, or it must be "
-        f"the corpus MIR-1K with {singing.SPLITS} or a folder Wavfile"
+        f"with a file {_files(VOICES)} and a file {_files(ACCOMPANIMENTS)} or other stems, or it "
+        f"must be the corpus MIR-1K with {singing.SPLITS} or a folder Wavfile"
     )
 
 
@@ -147,28 +146,39 @@ def read_pairs(stems: Iterable[Stem], rate: int) -> Iterator[Pair]:
 
 
 def _song(folder: Path) -> Stem | None:
-    """The stem of a song, or None if there is no voice or nothing else."""
+    """The stem of a song, or None if its folder does not hold one."""
     suffixes = {*SUFFIXES, *(f".{name.lower()}" for name in readable_formats())}
     paths = [p for p in sorted(folder.glob("[!.]*")) if p.suffix.lower() in suffixes]
-    voices = _named(paths, VOICES)
+    voices = [path for path in paths if path.stem.lower() in VOICES]
     others = [path for path in paths if path.stem.lower() not in (*VOICES, *MIXTURES)]
-    others = _named(others, ACCOMPANIMENTS) or others
+    others = [path for path in others if path.stem.lower() in ACCOMPANIMENTS] or others
     if not voices or not others:
+        if paths:
+            missing = "no accompaniment or other stems" if voices else f"no {_files(VOICES)}"
+            warnings.warn(f"{folder} is left out: it has {missing}", stacklevel=3)
         return None
+    _require_one_each(voices)
+    _require_one_each(others)
     accompaniment, voice = ([Track(Recording.open(p)) for p in part] for part in (others, voices))
     _require_one_length([track.recording for track in (*accompaniment, *voice)])
     return Stem(folder.name, folder.name, tuple(accompaniment), tuple(voice))
 
 
-def _named(paths: Sequence[Path], names: Sequence[str]) -> list[Path]:
-    """The file with one of the names, in a list that is empty if there is none."""
-    found = [path for path in paths if path.stem.lower() in names]
-    if len(found) > 1:
-        raise ValueError(
-            f"{found[0].parent} has {listed([path.name for path in found])}, which stand for the "
-            "same part; keep one of them"
-        )
-    return found
+def _files(names: Sequence[str]) -> str:
+    return listed([f"{name}.*" for name in names], "or")
+
+
+def _require_one_each(paths: Sequence[Path]) -> None:
+    """Raise an error if two files are the same stem, which would be summed."""
+    first: dict[str, Path] = {}
+    for path in paths:
+        name = path.stem.lower()
+        part = next((names[0] for names in (VOICES, ACCOMPANIMENTS) if name in names), name)
+        if first.setdefault(part, path) is not path:
+            raise ValueError(
+                f"{path.parent} has {first[part].name} and {path.name}, which are the same stem; "
+                "keep one of them"
+            )
 
 
 def _require_one_length(recordings: Sequence[Recording]) -> None:
