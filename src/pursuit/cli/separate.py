@@ -143,7 +143,6 @@ def separate(
         given = {"AUDIO": audio, "-o": output, "--report": report, "--json": as_json}
         _refuse(given, "--live reads stdin and writes stdout; leave out {}", context)
         _require_pipes(context)
-        _require_file(model)
         from .live import run as run_live
 
         run_live(
@@ -169,7 +168,6 @@ def separate(
     from .progress import shown
     from .separate_run import check, run, summary
 
-    _require_file(model)
     recording = Recording.open(audio)
     check(audio, output, report)
     separator = _separator(model, latency)
@@ -193,12 +191,6 @@ def _require_pipes(context: typer.Context) -> None:
                 "arecord -f cd | pursuit separate --live | aplay -f cd",
                 context,
             )
-
-
-def _require_file(model: Path | None) -> None:
-    """Raise an error if the file of the separator is missing, before anything else is opened."""
-    if model is not None and not model.exists():
-        raise FileNotFoundError(f"there is no file {model}")
 
 
 def _separator(model: Path | None, latency: Latency | None) -> Separator:
