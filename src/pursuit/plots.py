@@ -51,8 +51,8 @@ FEW_DECADES = 2.5
 RESOLVED = 99.8
 #: the decibels below the largest magnitude that spectrograms of sounds resolve
 DECIBELS = 80
-#: the lowest frequency, in Hz, of spectrograms of sounds
-LOWEST = 40
+#: the lowest frequency, in Hz, of spectrograms of sounds, and the number of their bands
+LOWEST, BANDS = 40, 240
 
 
 def atoms(
@@ -601,24 +601,28 @@ def _spectrogram(
 def _sounds(rows: dict[str, Array], rate: float, hop: int) -> Figure:
     count, bins = next(iter(rows.values())).shape
     figure = _figure(10, 0.6 + 2.1 * len(rows))
-    panels = figure.subplots(len(rows), 1, sharex=True, squeeze=False)[:, 0]
+    panels = figure.subplots(len(rows), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     top = max(values.max() for values in rows.values()) or 1.0
-    # a bin is drawn around its frequency; the one at 0 has no place on a logarithmic axis
-    spacing = rate / 2 / (bins - 1)
-    edges = spacing * (np.arange(1, bins + 1) - 0.5)
-    times = np.arange(count + 1) * hop / rate
+    highest = rate / 2
+    lowest = max(LOWEST, highest / (bins - 1)) if highest > 2 * LOWEST else highest / 2
+    edges = np.geomspace(lowest, highest, BANDS + 1)
+    # a band has the largest of its bins, or the nearest one if it is narrower than a bin
+    first = np.rint(edges[:-1] * (bins - 1) / highest).astype(int)
+    extent = (0, count * hop / rate, math.log10(lowest), math.log10(highest))
+    ticks = [d * 10.0**power for power in range(7) for d in (1, 2, 5)]
+    ticks = [tick for tick in ticks if lowest <= tick <= highest]
     for axes, (name, values) in zip(panels, rows.items(), strict=True):
-        decibels = 20 * np.log10(np.maximum(values[:, 1:].T / top, 10 ** (-DECIBELS / 20)))
-        image = axes.pcolormesh(
-            times, edges, decibels, cmap="magma", vmin=-DECIBELS, vmax=0, rasterized=True
-        )
-        axes.set_ylim(max(LOWEST, edges[0]) if edges[-1] > 2 * LOWEST else edges[0], edges[-1])
-        _logarithmic(axes, "y")
+        bands = np.maximum.reduceat(values, first, axis=1) / top
+        image = axes.imshow(
+            20 * np.log10(np.maximum(bands, 10 ** (-DECIBELS / 20))).T, origin="lower",
+            extent=extent, aspect="auto", cmap="magma", vmin=-DECIBELS, vmax=0,
+        )  # fmt: skip
+        axes.set_yticks(np.log10(ticks), [f"{tick:g}" for tick in ticks])
         axes.set_title(name, fontsize=TEXT)
-        axes.set_ylabel("Hz", fontsize=TEXT)
+        axes.set_ylabel("frequency, Hz", fontsize=TEXT)
         axes.tick_params(labelsize=TEXT - 1)
         axes.spines[["top", "right"]].set_visible(False)
-    panels[-1].set_xlabel("s", fontsize=TEXT)
+    panels[-1].set_xlabel("time, s", fontsize=TEXT)
     bar = figure.colorbar(image, ax=list(panels), pad=0.01, aspect=15 * len(rows))
     bar.set_label("dB", fontsize=TEXT)
     bar.ax.tick_params(labelsize=TEXT - 2)
