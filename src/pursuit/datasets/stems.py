@@ -90,11 +90,11 @@ class Stem:
 
 
 class Pair(NamedTuple):
-    """The sounds of a stem, float32 vectors of one length."""
+    """The sounds of a stem, float32 vectors of one length, and its group."""
 
-    stem: Stem
     accompaniment: Array
     voice: Array
+    group: str
 
 
 def read_folder(folder: str | os.PathLike[str], role: str = "train") -> tuple[Stem, ...]:
@@ -137,10 +137,12 @@ def read_folder(folder: str | os.PathLike[str], role: str = "train") -> tuple[St
 def read_pairs(stems: Iterable[Stem], rate: int) -> Iterator[Pair]:
     """Read stems one by one; those with a silent part are left out with a warning."""
     for stem in stems:
-        pair = Pair(stem, *stem.read(rate))
+        pair = Pair(*stem.read(rate), stem.group)
         silent = [part for part in ("accompaniment", "voice") if not getattr(pair, part).any()]
         if silent:
-            warnings.warn(f"{stem.name} is left out: its {listed(silent)} is silent", stacklevel=2)
+            warnings.warn(
+                f"{stem.name} is left out: no sound in its {listed(silent)}", stacklevel=2
+            )
         else:
             yield pair
 
