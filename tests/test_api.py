@@ -81,7 +81,15 @@ NAMES = {
         "TreeL2",
         "Zero",
     },
-    "pursuit.runtime": {"Compiled", "CompiledBank", "Plan", "Stream", "load"},
+    "pursuit.runtime": {
+        "Compiled",
+        "CompiledBank",
+        "CompiledConvolution",
+        "FrameStream",
+        "Plan",
+        "Stream",
+        "load",
+    },
     "pursuit.regimes": {
         "Approximation",
         "Batch",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .dictionary import OnlineDictionary, learn
     from .encoders.bank import EncoderBank
     from .encoders.block_coordinate import BlockCoordinateEncoder
+    from .encoders.convolutional import ConvolutionalEncoder
     from .encoders.coordinate import CoordinateEncoder
     from .encoders.proximal import ProximalEncoder
     from .estimators import NMF, PursuitClassifier, RobustNMF, RobustPCA, SparseCoding
@@ -34,7 +35,8 @@ __version__ = "0.1.0"
 _NAMES_OF = {
     ".certificates": "certify certify_low_rank",
     ".dictionary": "OnlineDictionary learn",
-    ".encoders": "BlockCoordinateEncoder CoordinateEncoder EncoderBank ProximalEncoder",
+    ".encoders": "BlockCoordinateEncoder ConvolutionalEncoder CoordinateEncoder EncoderBank "
+    "ProximalEncoder",
     ".estimators": "NMF PursuitClassifier RobustNMF RobustPCA SparseCoding",
     ".models": "Parts",
     ".online": "OnlineLearner",
@@ -49,7 +51,8 @@ _NAMES_OF = {
 _NAMES = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
 _MODULES = ("models", "operators", "penalties", "plots", "regimes", "runtime")
 
-__all__ = ["NMF", "BlockCoordinateEncoder", "CoordinateEncoder", "EncoderBank", "History"]
+__all__ = ["NMF", "BlockCoordinateEncoder", "ConvolutionalEncoder", "CoordinateEncoder"]
+__all__ += ["EncoderBank", "History"]
 __all__ += ["OnlineDictionary", "OnlineLearner", "Parts", "ProximalEncoder", "PursuitClassifier"]
 __all__ += ["RobustNMF", "RobustPCA", "Solution", "SparseCoding"]
 __all__ += ["certify", "certify_low_rank", "compile", "export_onnx", "fit", "learn", "load"]

@@ -189,6 +189,8 @@ def as_source(
 
     `held` are the numbers of the rows to hold out; without it, `hold` tells whether to draw some.
     """
+    if isinstance(x, Source):
+        return x, None
     if not hasattr(x, "shape"):
         if isinstance(x, str | bytes) or not isinstance(x, Iterable):
             raise TypeError(

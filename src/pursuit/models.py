@@ -18,13 +18,13 @@ from torch import Tensor
 
 from ._checks import ArrayLike, as_float_matrix, as_number, as_weight, require_width
 from ._registry import Registered, arguments_of
-from .operators import Joined, Matrix, Operator, WithIdentity
+from .operators import Convolution, Joined, Matrix, Operator, WithIdentity
 from .operators.base import squared_norm
 from .penalties import L1, Elastic, GroupL2, NonNegative, Penalty, Ridge, Stacked, TreeL2
 from .penalties.groups import Groups
 
-__all__ = ["NMF", "Constraint", "GroupLasso", "HiLasso", "Lasso", "LowRankSparse"]
-__all__ += ["Parts", "RobustNMF", "RobustPCA", "SparseModel"]
+__all__ = ["NMF", "Constraint", "ConvolutionalLowRankSparse", "GroupLasso", "HiLasso", "Lasso"]
+__all__ += ["LowRankSparse", "Parts", "RobustNMF", "RobustPCA", "SparseModel"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -529,6 +529,45 @@ class LowRankSparse(_LowRankAndSparse):
     @property
     def constraints(self) -> dict[str, Constraint]:
         return {**super().constraints, "sparse": Constraint(self.sparse_ridge, self.nonnegative)}
+
+
+class ConvolutionalLowRankSparse(SparseModel):
+    """`LowRankSparse` with atoms that slide: a `Convolution` with two parts.
+
+    ``1/2 ||x - s * D0 - o * D1||^2 + lam_star/2 ||s||^2 + lam ||o||_1``; the first part of the
+    operator's atoms is D0, the second D1.
+
+    Parameters
+    ----------
+    dictionary
+        A `pursuit.operators.Convolution` with ``parts=(q0, q1)``.
+    lam_star, lam
+        The weights of the quadratic penalty on s and of the absolute values of o.
+    nonnegative
+        Whether s, o and the atoms must not be negative.
+    """
+
+    part_names = ("low_rank", "sparse")
+
+    def __init__(
+        self, dictionary: Convolution, lam_star: float, lam: float, nonnegative: bool = True
+    ) -> None:
+        self.lam_star, self.lam = as_number(lam_star, "lam_star"), as_number(lam, "lam")
+        self.nonnegative = nonnegative
+        if not isinstance(dictionary, Convolution) or len(dictionary.parts) != 2:
+            raise TypeError("dictionary must be a Convolution with parts=(q0, q1)")
+        penalties = Ridge(lam_star, nonnegative), L1(lam, nonnegative)
+        stacked = Stacked(list(zip(penalties, dictionary.block_sizes, strict=True)))
+        super().__init__(dictionary, stacked)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        names = ("lam_star", "lam", "nonnegative")
+        return {"dictionary": self.operator, **{name: getattr(self, name) for name in names}}
+
+    @property
+    def constraints(self) -> dict[str, Constraint]:
+        return {"dictionary": Constraint(self.lam_star, self.nonnegative)}
 
 
 class RobustPCA(_LowRankAndSparse):

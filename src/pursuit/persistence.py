@@ -107,7 +107,7 @@ def build(saved: files.Saved) -> Any:
             case "model":
                 return restore_model(info["model"], tensors)
             case "encoder":
-                return _load_state(_build_encoder(info, tensors), tensors)
+                return build_encoder(info, tensors)
             case "bank":
                 encoders = [
                     _build_encoder(member, below(tensors, f"encoders.{number}."))
@@ -150,6 +150,14 @@ def describe(obj: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if isinstance(obj, SparseModel):
         return {"kind": "model", "model": describe_model(obj)}, dict(obj.dictionaries)
     raise TypeError(f"a model, an encoder or an EncoderBank is needed, got {type(obj).__name__}")
+
+
+def build_encoder(what: dict[str, Any], tensors: Mapping[str, Any]) -> Encoder:
+    """Return the encoder of a description and its state, tensors or arrays by name."""
+    state = {name: torch.as_tensor(values) for name, values in tensors.items()}
+    encoder = _build_encoder(what, state)
+    _load_state(encoder, state)
+    return encoder
 
 
 def _build_encoder(what: dict[str, Any], tensors: Mapping[str, Tensor]) -> Encoder:

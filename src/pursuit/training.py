@@ -50,7 +50,8 @@ def fit(
         `pursuit.encoders.trainable.Trainable`, such as one that transforms x before an encoder.
     x
         Signals (n, m): an array, a tensor or a memory map, from which random rows are drawn; or
-        an iterable of batches, such as a DataLoader, each of them x or (x, targets).
+        an iterable of batches, such as a DataLoader, each of them x or (x, targets); or a
+        `pursuit.batches.Source`, which makes the batch of each step.
     targets
         What the regime compares with, row by row: an array, labels, or
         ``{"low_rank": L, "sparse": O}``.

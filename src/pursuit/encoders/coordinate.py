@@ -11,10 +11,10 @@ from torch import Tensor
 
 from .._checks import require_choice
 from ..models import SparseModel
-from .encoder import Encoder
+from .stepped import SteppedEncoder
 
 
-class Greedy(Encoder):
+class Greedy(SteppedEncoder):
     """The base of encoders whose layers take over a part of the candidate.
 
     `rates` are the initial step sizes of the greedy layers, in units of 1/constants. With

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from ..models import SparseModel
-from .encoder import Encoder
+from .stepped import SteppedEncoder
 
 
-class ProximalEncoder(Encoder):
+class ProximalEncoder(SteppedEncoder):
     """T proximal steps with learnable matrices, scalars and thresholds.
 
     Untrained it is `layers` steps of fista (with momentum) or ista (without). A layer is

@@ -42,6 +42,8 @@ class Convolution(Operator):
     channels
         The number of channels of a signal, which all positions of an atom cover; a signal has the
         order (channel, *shape).
+    parts
+        The numbers of atoms of the parts that a signal consists of; by default one part.
 
     Examples
     --------
@@ -60,6 +62,7 @@ class Convolution(Operator):
         stride: int | Sequence[int] = 1,
         dilation: int | Sequence[int] = 1,
         channels: int = 1,
+        parts: Sequence[int] | None = None,
     ) -> None:
         self.shape = _as_sides(shape, "shape")
         axes = len(self.shape)
@@ -83,6 +86,12 @@ class Convolution(Operator):
             raise ValueError(
                 f"an atom must have {size} entries, {channels} channel(s) of {self.kernel}, "
                 f"dictionary has {self.dictionary.shape[1]}"
+            )
+        self.parts = (len(self.dictionary),) if parts is None else tuple(map(int, parts))
+        if min(self.parts) < 1 or sum(self.parts) != len(self.dictionary):
+            raise ValueError(
+                f"parts must be positive and add up to the {len(self.dictionary)} atoms, "
+                f"got {self.parts}"
             )
         if min(self.positions) < 1:
             raise ValueError(
@@ -129,25 +138,60 @@ class Convolution(Operator):
     def dtype(self) -> torch.dtype:
         return self.dictionary.dtype
 
+    @property
+    def block_sizes(self) -> tuple[int, ...]:
+        return tuple(atoms * math.prod(self.positions) for atoms in self.parts)
+
+    def resized(self, shape: Sequence[int]) -> Convolution:
+        """Return the operator of the same atoms on signals of another shape."""
+        return type(self)(**{**self.config, "shape": shape})
+
     def maps(self, codes: Tensor) -> Tensor:
         """Return codes as maps, shape (..., atoms, *positions)."""
         return codes.reshape(*codes.shape[:-1], len(self.dictionary), *self.positions)
 
     def decode(self, codes: Tensor) -> Tensor:
-        maps = codes.reshape(-1, len(self.dictionary), *_plane(self.positions))
+        maps = codes.reshape(-1, len(self.dictionary), *as_plane(self.positions))
         signals = F.conv_transpose2d(
-            maps, self._kernels(codes), stride=_plane(self.stride), dilation=_plane(self.dilation)
+            maps,
+            self._kernels(codes),
+            stride=as_plane(self.stride),
+            dilation=as_plane(self.dilation),
         )
-        height, width = _plane(self.shape)
+        height, width = as_plane(self.shape)
         missing = width - signals.shape[-1], height - signals.shape[-2]
         signals = F.pad(signals, (0, missing[0], 0, missing[1]))
         return signals.reshape(*codes.shape[:-1], self.features)
 
+    def decode_parts(self, codes: Tensor) -> tuple[Tensor, ...]:
+        signals, first = [], 0
+        for count, block in zip(self.parts, self.split(codes), strict=True):
+            own = self.rebind({"dictionary": self.dictionary[first : first + count]})
+            own.parts, first = (count,), first + count
+            signals.append(own.decode(block))
+        return tuple(signals)
+
+    def lags(self) -> Tensor:
+        """Return the Gram matrix as a kernel, shape (atoms, atoms, *lags).
+
+        ``(z D D')_c = sum_j kernel[c, j] * z_j``, a cross-correlation with an odd number of lags
+        along each axis; codes are zero beyond the ends of a map.
+        """
+        reach = [(e - 1) // s for e, s in zip(self.extent, self.stride, strict=True)]
+        sides = zip(self.extent, self.stride, reach, strict=True)
+        small = self.resized([extent + 2 * r * stride for extent, stride, r in sides])
+        count = len(self.dictionary)
+        # the response to each atom at the centre of a plane that just holds all of its neighbours
+        impulse = self.dictionary.new_zeros(count, count, *small.positions)
+        impulse.diagonal()[tuple(reach)] = 1.0
+        response = small.maps(small.correlate(small.decode(impulse.flatten(1))))
+        return response.flip(list(range(2, response.ndim))).transpose(0, 1)
+
     def correlate(self, signals: Tensor) -> Tensor:
-        planes = signals.reshape(-1, self.channels, *_plane(self.shape))
+        planes = signals.reshape(-1, self.channels, *as_plane(self.shape))
         maps = F.conv2d(
-            planes, self._kernels(signals), stride=_plane(self.stride),
-            dilation=_plane(self.dilation),
+            planes, self._kernels(signals), stride=as_plane(self.stride),
+            dilation=as_plane(self.dilation),
         )  # fmt: skip
         return maps.reshape(*signals.shape[:-1], self.code_size)
 
@@ -198,12 +242,12 @@ class Convolution(Operator):
         return largest + added
 
     def _kernels(self, like: Tensor) -> Tensor:
-        sides = len(self.dictionary), self.channels, *_plane(self.kernel)
+        sides = len(self.dictionary), self.channels, *as_plane(self.kernel)
         return self.dictionary.to(like.dtype).reshape(sides)
 
 
-def _plane(sides: Sequence[int]) -> Sides:
-    """Two numbers: a single axis becomes the second one."""
+def as_plane(sides: Sequence[int]) -> Sides:
+    """Return two numbers: a single axis becomes the second one."""
     return (1, sides[0]) if len(sides) == 1 else (sides[0], sides[1])
 
 

@@ -4,5 +4,14 @@ Needs only numpy, numba and safetensors.
 """
 
 from .compiled import Compiled, CompiledBank, Plan, Stream, load
+from .convolution import CompiledConvolution, FrameStream
 
-__all__ = ["Compiled", "CompiledBank", "Plan", "Stream", "load"]
+__all__ = [
+    "Compiled",
+    "CompiledBank",
+    "CompiledConvolution",
+    "FrameStream",
+    "Plan",
+    "Stream",
+    "load",
+]

@@ -5,17 +5,19 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from ..files import Saved, below, open_saved
+from .checks import as_signals, require_finite, require_output
+from .convolution import CompiledConvolution, ConvolutionProgram
 from .executors import EXECUTORS, TINY, Executor, Sparse
 from .program import Program, from_arrays
+from .threads import cores, one_blas_thread, work_through
 
 Array = np.ndarray[Any, Any]
 
@@ -25,8 +27,6 @@ logger = logging.getLogger(__name__)
 MEASURED = 256
 #: fewer rows than this are "a few", for which another executor may be faster
 FEW = 16
-#: dtypes that the kernels read without conversion
-NATIVE = (np.dtype(np.float32), np.dtype(np.float64))
 #: seconds of compilation after which it is announced
 PATIENCE = 1.0
 #: microseconds of work that justify a thread
@@ -105,14 +105,14 @@ class Compiled:
             known = ", ".join(map(repr, EXECUTORS))
             raise ValueError(f"kernel must be 'auto' or one of {known}, got {kernel!r}")
         self.program = program
-        self.threads = _cores() if threads is None else threads
+        self.threads = cores() if threads is None else threads
         self.features, self.size, self.info = program.features, program.size, program.info
         self._kernel = kernel
         self._executors: dict[str, Executor] = {}
         self._ready: set[str] = set()
         self.plan = self._planned(_supposed(program), measured=False)
         if sample is not None:
-            self._measure(self._signals(sample))
+            self._measure(as_signals(sample, self.features))
 
     def __repr__(self) -> str:
         depth = len(self.program.layers)
@@ -128,12 +128,12 @@ class Compiled:
         out
             A float32 array for the result, shape (n, q); partly written if an error is raised.
         """
-        signals = self._signals(x)
+        signals = as_signals(x, self.features)
         single = np.ndim(x) == 1
         if not self.plan.measured and self._is_open and len(signals) >= FEW:
             self._measure(signals)
         shape = (self.size,) if single else (len(signals), self.size)
-        codes = np.empty(shape, np.float32) if out is None else _checked(out, shape)
+        codes = np.empty(shape, np.float32) if out is None else require_output(out, shape)
         self._encode(signals, codes.reshape(len(signals), self.size))
         return codes
 
@@ -150,46 +150,19 @@ class Compiled:
         signals: Array = given[..., : len(atoms)] @ atoms
         return signals if len(atoms) == self.size else signals + given[..., len(atoms) :]
 
-    def _signals(self, x: Any) -> Array:
-        signals = np.asarray(x)
-        if signals.ndim == 1:
-            signals = signals[None]
-        if signals.ndim != 2 or signals.shape[1] != self.features:
-            raise ValueError(
-                f"x must have shape (n, {self.features}) or ({self.features},), got {np.shape(x)}"
-            )
-        if signals.dtype.kind not in "fiu":
-            raise TypeError(f"x must hold real numbers, got {signals.dtype}")
-        return signals if signals.dtype in NATIVE else signals.astype(np.float32)
-
     def _encode(self, x: Array, codes: Array) -> None:
         executor = self._executor(self.plan.many if len(x) >= FEW else self.plan.few)
         most = int(len(x) * self.plan.estimates[executor.name] / WORTH_A_THREAD)
         workers = max(1, min(self.threads, most))
         length = min(executor.tile, max(1, -(-len(x) // workers)))
-        tiles = iter([slice(start, start + length) for start in range(0, len(x), length)])
-        failures: list[tuple[int, Exception]] = []
+        tiles = [slice(start, start + length) for start in range(0, len(x), length)]
 
-        def work() -> None:
+        def worker() -> Callable[[slice], None]:
             runner = _Runner(executor, length)
-            while not failures:
-                tile = next(tiles, None)  # a free thread takes the next tile
-                if tile is None:
-                    return
-                try:  # a tile that was taken is run, so that the first failure is reported
-                    runner.run(x[tile], codes[tile], tile.start)
-                except Exception as error:
-                    failures.append((tile.start, error))
+            return lambda tile: runner.run(x[tile], codes[tile], tile.start)
 
-        with _one_blas_thread() if len(x) >= FEW else nullcontext():
-            others = [threading.Thread(target=work) for _ in range(workers - 1)]
-            for thread in others:
-                thread.start()
-            work()
-            for thread in others:
-                thread.join()
-        if failures:
-            raise min(failures, key=lambda failure: failure[0])[1]
+        with one_blas_thread() if len(x) >= FEW else nullcontext():
+            work_through(tiles, worker, workers)
 
     @property
     def _is_open(self) -> bool:
@@ -262,17 +235,17 @@ class Stream:
     def __call__(self, x: Any, out: Array | None = None) -> Array:
         """Return the codes of a block (n, m) or of one frame (m,), in `out` if it is given."""
         compiled = self.compiled
-        signals = compiled._signals(x)
+        signals = as_signals(x, compiled.features)
         n = len(signals)
         if out is not None:
-            codes = _checked(out, (compiled.size,) if np.ndim(x) == 1 else (n, compiled.size))
+            codes = require_output(out, (compiled.size,) if np.ndim(x) == 1 else (n, compiled.size))
         else:
             if n > len(self._codes):
                 self._codes = np.empty((n, compiled.size), np.float32)
             codes = self._codes[0] if np.ndim(x) == 1 else self._codes[:n]
         rows = codes.reshape(n, compiled.size)
         runner = self._runner(self.plan.many if n >= FEW else self.plan.few)
-        with _one_blas_thread() if n >= FEW else nullcontext():
+        with one_blas_thread() if n >= FEW else nullcontext():
             for start in range(0, n, runner.rows):
                 tile = slice(start, start + runner.rows)
                 runner.run(signals[tile], rows[tile], self.frames + start)
@@ -289,13 +262,13 @@ class Stream:
 class CompiledBank:
     """One compiled encoder per class; a call returns the codes of each."""
 
-    def __init__(self, encoders: Sequence[Compiled]) -> None:
+    def __init__(self, encoders: Sequence[Compiled | CompiledConvolution]) -> None:
         self.encoders = tuple(encoders)
 
     def __len__(self) -> int:
         return len(self.encoders)
 
-    def __getitem__(self, number: int) -> Compiled:
+    def __getitem__(self, number: int) -> Compiled | CompiledConvolution:
         return self.encoders[number]
 
     def __call__(self, x: Any) -> list[Array]:
@@ -310,7 +283,7 @@ class CompiledBank:
 
 def compile(
     encoder: Any, sample: Any = None, threads: int | None = None, kernel: str = "auto"
-) -> Compiled | CompiledBank:
+) -> Compiled | CompiledConvolution | CompiledBank:
     """Compile an encoder to run on NumPy arrays at full speed, without gradients.
 
     Parameters
@@ -322,7 +295,7 @@ def compile(
 
     Returns
     -------
-    Compiled or CompiledBank
+    Compiled, CompiledConvolution or CompiledBank
         Maps signals (n, m) to codes (n, q), float32.
 
     Examples
@@ -334,12 +307,12 @@ def compile(
     """
     programs = getattr(encoder, "programs", None)
     if callable(programs):
-        return CompiledBank([Compiled(p, sample, threads, kernel) for p in programs()])
+        return CompiledBank([_compiled(p, sample, threads, kernel) for p in programs()])
     if not callable(getattr(encoder, "program", None)):
         raise TypeError(
             f"an encoder or an EncoderBank can be compiled, got {type(encoder).__name__}"
         )
-    return Compiled(encoder.program(), sample, threads, kernel)
+    return _compiled(encoder.program(), sample, threads, kernel)
 
 
 def load(
@@ -347,32 +320,42 @@ def load(
     sample: Any = None,
     threads: int | None = None,
     kernel: str = "auto",
-) -> Compiled | CompiledBank:
+) -> Compiled | CompiledConvolution | CompiledBank:
     """Read an encoder that `pursuit.save` has written, without torch; see `Compiled`."""
     return build(open_saved(path), sample, threads, kernel)
 
 
 def build(
     saved: Saved, sample: Any = None, threads: int | None = None, kernel: str = "auto"
-) -> Compiled | CompiledBank:
+) -> Compiled | CompiledConvolution | CompiledBank:
     """Compile the encoder of a file that `files.open_saved` has read, without torch."""
     info = saved.info
     arrays = below(saved.arrays, "program.")
     try:
         match info.get("kind"):
             case "encoder":
-                return Compiled(from_arrays(arrays, info), sample, threads, kernel)
+                return _compiled(from_arrays(arrays, info), sample, threads, kernel)
             case "bank":
                 members = info.get("encoders")
                 if not isinstance(members, list) or not all(isinstance(m, dict) for m in members):
                     raise ValueError("encoders must be a list of descriptions")
                 parts = [(below(arrays, f"{n}."), member) for n, member in enumerate(members)]
                 programs = [from_arrays(*part) for part in parts]
-                return CompiledBank([Compiled(p, sample, threads, kernel) for p in programs])
+                return CompiledBank([_compiled(p, sample, threads, kernel) for p in programs])
             case kind:
                 raise ValueError(f"only encoders and banks of them can be run, this is a {kind!r}")
     except ValueError as error:
         raise ValueError(f"{saved.path} cannot be run: {error}") from error
+
+
+def _compiled(
+    program: Program | ConvolutionProgram, sample: Any, threads: int | None, kernel: str
+) -> Compiled | CompiledConvolution:
+    if isinstance(program, Program):
+        return Compiled(program, sample, threads, kernel)
+    if kernel != "auto":
+        raise ValueError(f"kernel must be 'auto' for a convolutional encoder, got {kernel!r}")
+    return CompiledConvolution(program, threads)
 
 
 class _Runner:
@@ -390,12 +373,7 @@ class _Runner:
         signals = self.signals[: len(x)]
         x = np.ascontiguousarray(x)  # the kernel is compiled for one layout
         if not prepare(x, np.float32(TINY), signals):
-            bad = np.flatnonzero(~np.isfinite(signals).all(axis=1))
-            if len(bad) > 0:
-                raise ValueError(
-                    f"x contains NaN or infinite values, first in row {first + bad[0]}; "
-                    "remove or replace them"
-                )
+            require_finite(signals, "x", "row", first)
         self.executor.run(signals, codes, self.scratch)
 
 
@@ -403,44 +381,6 @@ def _supposed(program: Program) -> list[float]:
     """How many coefficients the layers are supposed to change, until it is measured."""
     widths, size = (layer.width for layer in program.layers), program.size
     return [width if 0 < width < size else size / 6 for width in widths]
-
-
-def _checked(out: Array, shape: tuple[int, ...]) -> Array:
-    if not isinstance(out, np.ndarray) or out.dtype != np.float32 or out.shape != shape:
-        given = f"{out.dtype} of shape {out.shape}" if isinstance(out, np.ndarray) else type(out)
-        raise ValueError(f"out must be a float32 array of shape {shape}, got {given}")
-    if not out.flags.c_contiguous:
-        raise ValueError("out must be contiguous")
-    return out
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-@cache
-def _blas() -> list[Any]:
-    """The BLAS libraries whose number of threads can be set; none without threadpoolctl."""
-    try:
-        from threadpoolctl import ThreadpoolController
-    except ImportError:
-        return []
-    return list(ThreadpoolController().select(user_api="blas").lib_controllers)
-
-
-@contextmanager
-def _one_blas_thread() -> Iterator[None]:
-    """Keep BLAS from starting threads: the tiles are distributed over threads already."""
-    before = [(library, library.num_threads) for library in _blas() if library.num_threads != 1]
-    for library, _ in before:
-        library.set_num_threads(1)
-    try:
-        yield
-    finally:
-        for library, count in before:
-            library.set_num_threads(count)
 
 
 @contextmanager

@@ -18,11 +18,14 @@ index, length, dtype and sign.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
+from .checks import require, require_range, require_values
+from .convolution import CONVOLUTION, ConvolutionProgram
 
 Array = np.ndarray[Any, Any]
 Mix = tuple[float, float, float, float, float]
@@ -148,13 +151,18 @@ class Program:
         return gram.astype(np.float32)
 
 
-def from_arrays(arrays: Mapping[str, Array], info: Mapping[str, Any]) -> Program:
+def from_arrays(
+    arrays: Mapping[str, Array], info: Mapping[str, Any]
+) -> Program | ConvolutionProgram:
     """Return the program with the arrays of `Program.arrays` and a description of the encoder.
 
     A field that is missing, superfluous or invalid raises a ValueError that names it.
     """
-    if info.get("program") != FORM:
-        raise ValueError(f"program must be {FORM}, got {info.get('program')!r}")
+    form = info.get("program")
+    if isinstance(form, Mapping) and form.get("form") == CONVOLUTION:
+        return ConvolutionProgram.from_arrays(arrays, info)
+    if form != FORM:
+        raise ValueError(f"program must be {FORM} or of form {CONVOLUTION!r}, got {form!r}")
     rest = dict(arrays)
 
     def take(name: str) -> Array:
@@ -162,24 +170,24 @@ def from_arrays(arrays: Mapping[str, Array], info: Mapping[str, Any]) -> Program
             raise ValueError(f"{name} is missing")
         return rest.pop(name)
 
-    mix = _require(take("mix"), "mix", np.float64, (None, 5))
+    mix = require(take("mix"), "mix", np.float64, (None, 5))
     depth = len(mix)
-    soft = _require(take("soft"), "soft", np.float32, (depth, None))
-    widths = _require(take("widths"), "widths", np.int64, (depth,))
+    soft = require(take("soft"), "soft", np.float32, (depth, None))
+    widths = require(take("widths"), "widths", np.int64, (depth,))
     labels: list[Array] = []
     groups: list[Array] = []
     while f"labels.{len(labels)}" in rest:
         name = f"groups.{len(labels)}"
         labels.append(take(f"labels.{len(labels)}"))
-        groups.append(_require(take(name), name, np.float32, (depth, None)))
+        groups.append(require(take(name), name, np.float32, (depth, None)))
     shared: dict[str, Sequence[Array | None]] = {}
     for name, attribute in SHARED.items():
         shared[attribute] = [None] * depth
         if name in rest or name == "weights":
             array = take(name)
             stack = list(array) if array.ndim > 1 else []
-            chosen = _require(take(f"{name}.of"), f"{name}.of", np.int64, (depth,))
-            _require_range(chosen, f"{name}.of", 0, len(stack))
+            chosen = require(take(f"{name}.of"), f"{name}.of", np.int64, (depth,))
+            require_range(chosen, f"{name}.of", 0, len(stack))
             shared[attribute] = [stack[number] for number in chosen]
     layers = tuple(
         Layer(
@@ -220,25 +228,25 @@ def _check(program: Program) -> None:
     """Raise a ValueError that names the invalid field."""
     if len(program.layers) == 0:
         raise ValueError("a program must have at least one layer")
-    _require(program.dictionary, "dictionary", np.float32, (None, None))
+    require(program.dictionary, "dictionary", np.float32, (None, None))
     rows, features = program.dictionary.shape
-    _require(program.negative, "negative", np.float32, (None,))
+    require(program.negative, "negative", np.float32, (None,))
     size = program.size
     if rows not in (size, size - features) or rows < 1 or features < 1:
         raise ValueError(
             f"dictionary has shape {program.dictionary.shape}, which does not fit codes of {size}"
         )
-    _require_values(program.negative, "negative", lambda a: (a == 0) | (a == 1), "0 or 1")
-    _require(program.constants, "constants", np.float32, (size,))
-    _require_values(program.constants, "constants", lambda a: a > 0, "positive")
+    require_values(program.negative, "negative", lambda a: (a == 0) | (a == 1), "0 or 1")
+    require(program.constants, "constants", np.float32, (size,))
+    require_values(program.constants, "constants", lambda a: a > 0, "positive")
     for name in ("decay", "units"):
         if getattr(program, name) is not None:
-            _require(getattr(program, name), name, np.float32, (size,))
+            require(getattr(program, name), name, np.float32, (size,))
     if program.blocks is not None:
-        _require(program.blocks, "blocks", np.int64, (size,))
-        _require_range(program.blocks, "blocks", 0, size)
+        require(program.blocks, "blocks", np.int64, (size,))
+        require_range(program.blocks, "blocks", 0, size)
     for number, labels in enumerate(program.labels):
-        _require(labels, f"labels.{number}", np.int64, (size,))
+        require(labels, f"labels.{number}", np.int64, (size,))
     _check_forms(program, rows)
     for layer in program.layers:
         _check_layer(program, layer)
@@ -264,7 +272,7 @@ def _check_forms(program: Program, rows: int) -> None:
             if (value is None) != (shape is None):
                 raise ValueError(f"{name} must be given for all layers or for none")
             if value is not None and shape is not None and id(value) not in checked:
-                _require(value, name, np.float32, shape)
+                require(value, name, np.float32, shape)
                 checked.add(id(value))
 
 
@@ -272,44 +280,15 @@ def _check_layer(program: Program, layer: Layer) -> None:
     size = program.size
     if len(layer.mix) != 5 or not np.isfinite(layer.mix).all():
         raise ValueError(f"mix must be five finite numbers a layer, got {layer.mix}")
-    _require(layer.soft, "soft", np.float32, (size,))
-    _require_values(layer.soft, "soft", lambda a: a >= 0, "non-negative")
+    require(layer.soft, "soft", np.float32, (size,))
+    require_values(layer.soft, "soft", lambda a: a >= 0, "non-negative")
     if len(layer.groups) != len(program.labels):
         raise ValueError(f"groups has {len(layer.groups)} levels, labels {len(program.labels)}")
     for number, (thresholds, labels) in enumerate(zip(layer.groups, program.labels, strict=True)):
-        _require(thresholds, f"groups.{number}", np.float32, (None,))
-        _require_values(thresholds, f"groups.{number}", lambda a: a >= 0, "non-negative")
-        _require_range(labels, f"labels.{number}", -1, len(thresholds))
+        require(thresholds, f"groups.{number}", np.float32, (None,))
+        require_values(thresholds, f"groups.{number}", lambda a: a >= 0, "non-negative")
+        require_range(labels, f"labels.{number}", -1, len(thresholds))
     if not 0 <= layer.width <= size:
         raise ValueError(f"widths must lie between 0 and {size}, got {layer.width}")
     if layer.width == 0 and program.blocks is None:
         raise ValueError("blocks is missing, although a layer takes over one block")
-
-
-def _require(array: object, name: str, dtype: Any, shape: tuple[int | None, ...]) -> Array:
-    if not isinstance(array, np.ndarray) or array.dtype != dtype:
-        given = getattr(array, "dtype", type(array).__name__)
-        raise ValueError(f"{name} must be an array of {np.dtype(dtype)}, got {given}")
-    fits = array.ndim == len(shape) and all(
-        side is None or side == length for side, length in zip(shape, array.shape, strict=True)
-    )
-    if not fits:
-        text = ", ".join("any" if side is None else str(side) for side in shape)
-        raise ValueError(f"{name} must have shape ({text}), got {array.shape}")
-    if not array.flags.c_contiguous:
-        raise ValueError(f"{name} must be contiguous")
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise ValueError(f"{name} contains NaN or infinite values")
-    return array
-
-
-def _require_values(array: Array, name: str, allowed: Callable[[Array], Array], what: str) -> None:
-    ok = allowed(array)
-    if not ok.all():
-        raise ValueError(f"{name} must be {what}, got {array[~ok][0]:g}")
-
-
-def _require_range(array: Array, name: str, low: int, end: int) -> None:
-    outside = array[(array < low) | (array >= end)]
-    if len(outside) > 0:
-        raise ValueError(f"{name} must lie between {low} and {end - 1}, got {outside[0]}")

@@ -1,0 +1,193 @@
+"""Encoders whose layers are steps on a dictionary of atoms as rows: matrices, scalars, thresholds.
+
+The layers run in the coordinates of the normalised model. The kinds of encoder differ in the step
+constants they start from, and in the coefficients that a layer may change.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._checks import is_eager, require_choice
+from ..models import SparseModel
+from ..runtime.program import FORM, Program
+from .encoder import Encoder
+from .forms import Layer
+from .lowering import lower
+from .steps import STEPS, LayerParameters, Quadratic, Scalars, Setting
+from .trainable import Kind
+
+FORMS = ("auto", "gram", "residual")
+
+
+class SteppedEncoder(Encoder):
+    """The common base of `ProximalEncoder`, `CoordinateEncoder` and `BlockCoordinateEncoder`."""
+
+    constants: Tensor
+    curvature: Tensor | None
+
+    def __init__(
+        self,
+        model: SparseModel,
+        layers: int,
+        rates: Sequence[float],
+        step: str,
+        momentum: bool,
+        tied: bool,
+        form: str,
+        accelerated: bool = False,
+    ) -> None:
+        require_choice(step, tuple(STEPS), "step")
+        require_choice(form, FORMS, "form")
+        super().__init__(model, layers, len(rates))
+        self._step_name = step
+        inner = model.normalised
+        self._register("constants", self._start_constants(inner))
+        self._register("curvature", inner.curvature)
+        gram = (_cheaper_form(model, step) if form == "auto" else form) == "gram"
+        identity, rates = model.operator.identity_size > 0, tuple(rates)
+        self._setting = Setting(
+            model.nonsmooth, rates, momentum, accelerated, tied=tied, gram=gram, identity=identity
+        )
+        self.step: LayerParameters = STEPS[step](self._setting, self._quadratic())
+
+    @staticmethod
+    @abstractmethod
+    def _start_constants(inner: SparseModel) -> Tensor:
+        """The step constant of each coefficient of a normalised model, shape (q,), float64."""
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The constructor's arguments except the model, as plain data."""
+        config = {"layers": self._layers, "step": self._step_name}
+        options = {"momentum": self._setting.momentum, "tied": self._setting.tied}
+        return {**config, **options, "form": self.form}
+
+    @property
+    def form(self) -> str:
+        """ "gram" if layers multiply by the matrix of the quadratic, else "residual"."""
+        return "gram" if self._setting.gram else "residual"
+
+    @property
+    def multiplications(self) -> int:
+        """Multiplications by entries of matrices per sample, without element-wise work.
+
+        For layers that change few coefficients only those count; see `eager_multiplications`.
+        """
+        return self._products([self._changed(n) for n in range(self._setting.depth - 1)])
+
+    @property
+    def eager_multiplications(self) -> int:
+        """The same in torch, which multiplies all coefficients, changed or not."""
+        return self._products([self._template.code_size] * (self._setting.depth - 1))
+
+    def _products(self, changed: Sequence[int]) -> int:
+        """The count, given how many coefficients each layer but the last changes."""
+        depth, size, features = self._setting.depth, self._template.code_size, self.features
+        if not self._setting.gram:
+            return (2 * depth - 1) * (size - self._template.operator.identity_size) * features
+        untied = not self._setting.tied and self._step_name == "coupled"
+        return size * features * (depth if untied else 1) + size * sum(changed)
+
+    def _changed(self, number: int) -> int:
+        """The most coefficients that a layer changes."""
+        return self._template.code_size
+
+    def program(self) -> Program:
+        """Return the encoder as plain arrays, which run without torch."""
+        exact = copy.deepcopy(self).to("cpu", torch.float64)
+        with torch.no_grad():
+            return lower(
+                exact.step.layers(exact._quadratic(), numbers=True),
+                self._setting.penalty,
+                dictionary=exact.model.dictionary,
+                constants=exact.constants,
+                units=exact.units,
+                widths=[self._width(number) or 0 for number in range(self._setting.depth)],
+                blocks=self._blocks(),
+                info=self._program_info(FORM),
+            )
+
+    def _blocks(self) -> Tensor | None:
+        """The block of each coefficient, for layers that take over one block."""
+        return None
+
+    def _width(self, number: int) -> int | None:
+        """The number of coefficients that a layer takes over; None for one of the blocks."""
+        return self._changed(number)
+
+    def kinds(self) -> dict[str, Kind]:
+        """Return what each parameter is, the dictionaries included, by its name."""
+        constants = self._valid_model().normalised.coordinate_constants
+        steps = self.step.kinds(float(constants.mean().sqrt()))
+        dictionaries = {name: Kind("dictionary") for name in self._template.dictionaries}
+        return dictionaries | {f"step.{name}": kind for name, kind in steps.items()}
+
+    def project_(self) -> None:
+        """Restore the constraints on the parameters after an update: thresholds >= 0."""
+        self.step.project_()
+
+    def refresh_constants(self) -> None:
+        """Recompute step constants and rescaling after a larger change of the dictionary.
+
+        With learned matrices, which belong to the coordinates in which they were learned, nothing
+        changes: this concerns ``step="model"`` only.
+        """
+        if not isinstance(self.step, Scalars):
+            return
+        with torch.no_grad():
+            model = self._valid_model()
+            inner = model.normalised
+            for buffer, renewed in (
+                (self.units, model.units),
+                (self.constants, self._start_constants(inner)),
+                (self.curvature, inner.curvature),
+            ):
+                if buffer is not None and renewed is not None:
+                    buffer.copy_(renewed)
+
+    def _run(self, layers: Sequence[Layer], x: Tensor) -> Iterator[Tensor]:
+        """Yield the normalised codes after each layer."""
+        z: Tensor | None = None
+        previous = weight = z
+        for number, (form, mix, thresholds) in enumerate(layers):
+            if form.weight is not weight:
+                weight, signal = form.weight, form.signal(x)
+            v = form.first(signal, mix) if z is None else form.value(signal, mix, z, previous)
+            candidate = self._setting.penalty.shrink(v, thresholds)
+            previous, z = z, self._choose(number, z, candidate)
+            yield z
+
+    def _choose(self, number: int, z: Tensor | None, candidate: Tensor) -> Tensor:
+        """The code after a layer; before the first one z is None."""
+        return candidate
+
+    def _quadratic(self) -> Quadratic:
+        tensors = {name: getattr(self, name) for name in self._template.dictionaries}
+        operator = self._template.operator.rebind(tensors)
+        if self.units is not None:
+            operator = operator.scaled(self.units)
+        atoms = operator.dense() if self._setting.gram else operator.atoms
+        return Quadratic(atoms, self.constants, self.curvature)
+
+    def _ready(self) -> list[Layer]:
+        return self.step.layers(self._quadratic(), not torch.is_grad_enabled() and is_eager())
+
+    def _folded(self, layers: list[Layer]) -> list[Layer]:
+        return [layer.folded() for layer in layers]
+
+
+def _cheaper_form(model: SparseModel, step: str) -> str:
+    """The residual form for two-block models, and where it takes fewer multiplications.
+
+    Free steps on one dictionary keep the paper's form, because the form decides what is learned.
+    """
+    if len(model.operator.block_sizes) > 1:
+        return "residual"
+    return "residual" if step != "free" and 2 * model.features < model.code_size else "gram"

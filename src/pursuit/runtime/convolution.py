@@ -1,0 +1,472 @@
+"""Convolutional encoders without torch: their programs, and running them on planes and streams.
+
+A signal is a plane of sides (S0, S1) with channels, flattened in the order (channel, S0, S1); a
+code has one map of P0 x P1 coefficients for each of C atoms. The layers are
+
+    u   = x and its running means along axis 0, as further channels
+    b   = W * u + offset,                z_1 = shrink(b, t_1)
+    b   = b + R runmean(z_{k-1})         once, before layer k = memory + 1
+    z_k = shrink(b + H_{k-1} * z_{k-1}, t_k),
+
+where * is a cross-correlation, and the running mean of values v with the decay d is
+``sum_{s<=t} d^(t-s) v_s / sum_{s<=t} d^(t-s)``. In a causal program axis 0 is time, its entries are
+frames, and products cover the current frame and earlier ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .checks import (
+    Array,
+    as_real,
+    as_signals,
+    require,
+    require_finite,
+    require_output,
+    require_range,
+    require_values,
+)
+from .convolution_engine import Engine, Layers, Sides, decoded
+from .threads import cores, one_blas_thread, work_through
+
+#: the entry "form" in the description of a program of this kind
+CONVOLUTION = "convolution"
+#: the other entries
+FIELDS = (
+    "shape",
+    "channels",
+    "kernel",
+    "stride",
+    "dilation",
+    "causal",
+    "averages",
+    "memory",
+    "couplings",
+)
+#: multiplications that justify a thread
+WORTH_A_THREAD = 2**26
+#: multiplications from which on BLAS is kept from starting threads
+WORTH_A_LIMIT = 2**22
+
+
+@dataclass(frozen=True, eq=False)
+class ConvolutionProgram:
+    """All layers of a convolutional encoder; couplings that layers share are one object."""
+
+    shape: Sides  # S0, S1
+    channels: int
+    kernel: Sides
+    stride: Sides
+    dilation: Sides
+    causal: bool
+    averages: tuple[float, ...]  # the decays of the running means of the signal
+    weight: Array  # W, (C, channels (1 + averages), frames or kernel[0], kernel[1])
+    offset: Array  # (C, 1, P1) or (C, 1, 1)
+    couplings: tuple[Array, ...]  # H of the layers after the first, (C, C, taps, taps)
+    coupling_dilations: tuple[Sides, ...]
+    soft: Array  # the threshold of each atom in each layer, (T, C)
+    negative: Array  # 1 where a coefficient may be negative, else 0, (C,)
+    memory: int | None  # the number of layers before the running mean of the codes is added
+    recall: Array | None  # R, (C, C)
+    decays: Array | None  # of the running mean of each atom's codes, (C,)
+    dictionary: Array  # the atoms for decoding, (C, channels kernel[0] kernel[1])
+    parts: tuple[int, ...] = ()  # the numbers of atoms of the parts of the model
+    info: Mapping[str, Any] = field(default_factory=dict)  # a description of the encoder
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def features(self) -> int:
+        """The number of entries of a signal."""
+        return self.channels * math.prod(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of coefficients of a code."""
+        return self.atoms * math.prod(self.positions)
+
+    @property
+    def atoms(self) -> int:
+        """C, the number of atoms."""
+        return len(self.dictionary)
+
+    @property
+    def depth(self) -> int:
+        """T, the number of layers."""
+        return len(self.soft)
+
+    @property
+    def positions(self) -> Sides:
+        """P0 and P1, the number of positions of an atom along each axis."""
+        sides = zip(self.shape, self.kernel, self.stride, self.dilation, strict=True)
+        first, second = ((s - d * (k - 1) - 1) // stride + 1 for s, k, stride, d in sides)
+        return first, second
+
+    @property
+    def form(self) -> dict[str, Any]:
+        """What `from_arrays` needs besides the arrays, as ``info["program"]`` states it."""
+        return {
+            "form": CONVOLUTION,
+            "shape": list(self.shape),
+            "channels": self.channels,
+            "kernel": list(self.kernel),
+            "stride": list(self.stride),
+            "dilation": list(self.dilation),
+            "causal": self.causal,
+            "averages": list(self.averages),
+            "memory": self.memory,
+            "couplings": [list(steps) for steps in self.coupling_dilations],
+        }
+
+    def arrays(self) -> dict[str, Array]:
+        """Return everything that `from_arrays` needs besides `form`, by name."""
+        names = ("weight", "offset", "soft", "negative", "dictionary", "recall", "decays")
+        arrays = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        numbers: dict[int, int] = {}
+        for coupling in self.couplings:
+            if id(coupling) not in numbers:
+                numbers[id(coupling)] = len(numbers)
+                arrays[f"couplings.{numbers[id(coupling)]}"] = coupling
+        order = [numbers[id(coupling)] for coupling in self.couplings]
+        arrays["couplings.of"] = np.array(order, np.int64)
+        arrays["parts"] = np.array(self.parts, np.int64)
+        return arrays
+
+    @classmethod
+    def from_arrays(
+        cls, arrays: Mapping[str, Array], info: Mapping[str, Any]
+    ) -> ConvolutionProgram:
+        """Return the program with the arrays of `arrays` and a description with its `form`."""
+        form = dict(info["program"])
+        for name in FIELDS:
+            if name not in form:
+                raise ValueError(f"{name} is missing in the description of the program")
+        steps = form["couplings"]
+        rest = dict(arrays)
+
+        def take(name: str) -> Array:
+            if name not in rest:
+                raise ValueError(f"{name} is missing")
+            return rest.pop(name)
+
+        distinct: list[Array] = []
+        while f"couplings.{len(distinct)}" in rest:
+            distinct.append(rest.pop(f"couplings.{len(distinct)}"))
+        chosen = require(take("couplings.of"), "couplings.of", np.int64, (None,))
+        require_range(chosen, "couplings.of", 0, len(distinct))
+        parts = require(take("parts"), "parts", np.int64, (None,))
+        weight, offset, soft, negative, dictionary = map(
+            take, ("weight", "offset", "soft", "negative", "dictionary")
+        )
+        recall, decays = (rest.pop(name, None) for name in ("recall", "decays"))
+        if rest:
+            raise ValueError(f"{min(rest)} is not part of a program")
+        return cls(
+            shape=_tuple(form["shape"]),
+            channels=form["channels"],
+            kernel=_tuple(form["kernel"]),
+            stride=_tuple(form["stride"]),
+            dilation=_tuple(form["dilation"]),
+            causal=form["causal"],
+            averages=_tuple(form["averages"]),
+            weight=weight,
+            offset=offset,
+            couplings=tuple(distinct[number] for number in chosen),
+            coupling_dilations=tuple(map(_tuple, steps)) if isinstance(steps, list) else steps,
+            soft=soft,
+            negative=negative,
+            memory=form["memory"],
+            recall=recall,
+            decays=decays,
+            dictionary=dictionary,
+            parts=tuple(parts.tolist()),
+            info=info,
+        )
+
+
+class CompiledConvolution:
+    """A convolutional encoder that runs without torch, on planes or on a stream of frames.
+
+    Call it on signals (n, m) to get codes (n, q), float32. A batch with a value that is not finite
+    raises a ValueError.
+
+    Parameters
+    ----------
+    program
+        The layers of the encoder, as `Encoder.program` returns them.
+    threads
+        The largest number of threads, by default the number of cores; small batches use fewer.
+
+    Attributes
+    ----------
+    features, size
+        m and q.
+    info
+        The description of the encoder from its file.
+    """
+
+    def __init__(self, program: ConvolutionProgram, threads: int | None = None) -> None:
+        if threads is not None and threads < 1:
+            raise ValueError(f"threads must be at least 1, got {threads}")
+        self.program = program
+        self.threads = cores() if threads is None else threads
+        self.features, self.size, self.info = program.features, program.size, program.info
+        self._layers = Layers(program)
+
+    def __repr__(self) -> str:
+        depth = self.program.depth
+        return f"CompiledConvolution(features={self.features}, size={self.size}, layers={depth})"
+
+    def __call__(self, x: Any, out: Array | None = None) -> Array:
+        """Return the codes of signals (n, m) or of one signal (m,).
+
+        Parameters
+        ----------
+        x
+            An array, a memory map, or anything else that NumPy converts to an array.
+        out
+            A float32 array for the result, shape (n, q); partly written if an error is raised.
+        """
+        signals = as_signals(x, self.features)
+        shape = (self.size,) if np.ndim(x) == 1 else (len(signals), self.size)
+        codes = np.empty(shape, np.float32) if out is None else require_output(out, shape)
+        self._encode(signals, codes.reshape(len(signals), self.size))
+        return codes
+
+    def stream(self, signals: int = 1) -> FrameStream:
+        """Return a `FrameStream` of frames of one signal or of several; for causal encoders."""
+        return FrameStream(self, signals)
+
+    def decode(self, codes: Any) -> Array:
+        """Return the signals, shape (n, m), of codes (n, q)."""
+        given = np.asarray(codes, np.float32)
+        if given.shape[-1:] != (self.size,):
+            raise ValueError(f"codes must have {self.size} columns, got shape {given.shape}")
+        maps = given.reshape(-1, self.program.atoms, *self.program.positions)
+        return decoded(self.program, maps).reshape(*given.shape[:-1], self.features)
+
+    def _encode(self, x: Array, codes: Array) -> None:
+        program, layers = self.program, self._layers
+        work = len(x) * math.prod(program.positions) * layers.multiplications
+        workers = max(1, min(self.threads, len(x), work // WORTH_A_THREAD))
+        length = min(layers.planes, max(1, -(-len(x) // workers)))
+        tiles = [slice(start, start + length) for start in range(0, len(x), length)]
+        planes = (-1, program.channels, *program.shape)
+        maps = codes.reshape(len(codes), program.atoms, *program.positions)
+
+        def worker() -> Callable[[slice], None]:
+            engine = Engine(layers, length)
+
+            def run(tile: slice) -> None:
+                signals = as_float32(x[tile])
+                if not np.isfinite(signals).all():
+                    require_finite(signals, "x", "row", tile.start)
+                engine.restart()
+                engine.run(signals.reshape(planes), maps[tile])
+
+            return run
+
+        with one_blas_thread():
+            work_through(tiles, worker, workers)
+
+
+class FrameStream:
+    """The codes of a stream of frames, pushed in blocks of any size, equal to those of one plane.
+
+    A stream may be longer than the planes of its encoder. Its memory does not grow.
+
+    Parameters
+    ----------
+    compiled
+        The compiled causal encoder.
+    signals
+        The number of signals, which are pushed side by side.
+
+    Attributes
+    ----------
+    frames
+        The number of frames pushed so far.
+    """
+
+    def __init__(self, compiled: CompiledConvolution, signals: int = 1) -> None:
+        program = compiled.program
+        if not program.causal:
+            raise ValueError(
+                "a stream needs a causal encoder, whose codes do not depend on later frames; "
+                "encode whole signals instead, or train one with causal=True"
+            )
+        if signals < 1:
+            raise ValueError(f"signals must be at least 1, got {signals}")
+        self.compiled, self.signals, self.frames = compiled, signals, 0
+        self._width = program.channels * program.shape[1]
+        self._size = program.atoms * program.positions[1]
+        self._engine = Engine(compiled._layers, signals)
+
+    def push(self, frames: Any) -> Array:
+        """Return the codes of the next frames.
+
+        Parameters
+        ----------
+        frames
+            Shape (n, signals, channels S1), or (n, channels S1) if there is one signal.
+
+        Returns
+        -------
+        ndarray
+            The codes, float32, shape (n, signals, C P1), or (n, C P1).
+        """
+        program = self.compiled.program
+        given = as_real(np.asarray(frames), "frames")
+        single = self.signals == 1 and given.ndim == 2
+        if given.shape[1:] != ((self._width,) if single else (self.signals, self._width)):
+            also = f" or (n, {self._width})" if self.signals == 1 else ""
+            raise ValueError(
+                f"frames must have shape (n, {self.signals}, {self._width}){also}, "
+                f"got {given.shape}"
+            )
+        block = as_float32(given)
+        if not np.isfinite(block).all():
+            require_finite(block, "frames", "frame", self.frames)
+        count = len(block)
+        codes = np.empty((*block.shape[:-1], self._size), np.float32)
+        planes = block.reshape(count, self.signals, program.channels, -1).transpose(1, 2, 0, 3)
+        maps = codes.reshape(count, self.signals, program.atoms, -1).transpose(1, 2, 0, 3)
+        self._engine.run(planes, maps)
+        self.frames += count
+        return codes
+
+
+def as_float32(x: Array) -> Array:
+    """Return an array in float32; numbers that are too large become infinite."""
+    if x.dtype == np.float32:
+        return x
+    with np.errstate(over="ignore"):
+        return x.astype(np.float32)
+
+
+# ---- checks of programs ---------------------------------------------------------------------
+
+
+def _tuple(values: Any) -> Any:
+    """A list as a tuple; anything else is left to the checks."""
+    return tuple(values) if isinstance(values, list) else values
+
+
+def _check(program: ConvolutionProgram) -> None:
+    """Raise a ValueError that names the invalid field."""
+    for name in ("shape", "kernel", "stride", "dilation"):
+        _require_sides(getattr(program, name), name)
+    if not _is_whole(program.channels, 1):
+        raise ValueError(f"channels must be a positive whole number, got {program.channels!r}")
+    if not isinstance(program.causal, bool):
+        raise ValueError(f"causal must be True or False, got {program.causal!r}")
+    require(program.dictionary, "dictionary", np.float32, (None, None))
+    if program.atoms < 1:
+        raise ValueError("dictionary must have at least one atom")
+    entries = program.channels * math.prod(program.kernel)
+    require(program.dictionary, "dictionary", np.float32, (program.atoms, entries))
+    if min(program.positions) < 1:
+        raise ValueError(
+            f"kernel {program.kernel} with dilation {program.dilation} does not fit into signals "
+            f"of shape {program.shape}"
+        )
+    _check_time(program)
+    _check_signal(program)
+    _check_codes(program)
+    if program.parts:
+        if not all(_is_whole(part, 1) for part in program.parts):
+            raise ValueError(f"parts must be positive whole numbers, got {program.parts}")
+        if sum(program.parts) != program.atoms:
+            raise ValueError(f"parts must add up to {program.atoms} atoms, got {program.parts}")
+    if program.info.get("program", program.form) != program.form:
+        raise ValueError(f"program must be {program.form}, got {program.info['program']}")
+
+
+def _check_time(program: ConvolutionProgram) -> None:
+    """Check the running means, and that only causal programs have them."""
+    averages, memory = program.averages, program.memory
+    if not isinstance(averages, tuple) or not all(
+        isinstance(decay, float) and 0 <= decay <= 1 for decay in averages
+    ):
+        raise ValueError(f"averages must be decays between 0 and 1, got {averages!r}")
+    if memory is not None and not (_is_whole(memory, 1) and memory < len(program.soft)):
+        raise ValueError(
+            f"memory must be a number of layers from 1 to {len(program.soft) - 1}, or None, "
+            f"got {memory!r}"
+        )
+    if program.causal:
+        for name in ("kernel", "stride", "dilation"):
+            if getattr(program, name)[0] != 1:
+                raise ValueError(
+                    f"{name} must be 1 along the frames of a causal program, "
+                    f"got {getattr(program, name)}"
+                )
+    else:
+        for name, given in (("averages", bool(averages)), ("memory", memory is not None)):
+            if given:
+                raise ValueError(f"{name} must be absent unless the program is causal")
+    for name, shape in (("recall", (program.atoms, program.atoms)), ("decays", (program.atoms,))):
+        value = getattr(program, name)
+        if (value is None) != (memory is None):
+            raise ValueError(f"{name} must be given with memory, and only then")
+        if value is not None:
+            require(value, name, np.float32, shape)
+    if program.decays is not None:
+        require_values(program.decays, "decays", lambda a: (a >= 0) & (a <= 1), "between 0 and 1")
+
+
+def _check_signal(program: ConvolutionProgram) -> None:
+    """Check W and its offset."""
+    atoms, channels = program.atoms, program.channels * (1 + len(program.averages))
+    taps = None if program.causal else program.kernel[0]
+    require(program.weight, "weight", np.float32, (atoms, channels, taps, program.kernel[1]))
+    if program.weight.shape[2] < 1:
+        raise ValueError("weight must cover at least one frame")
+    require(program.offset, "offset", np.float32, (atoms, 1, None))
+    if program.offset.shape[2] not in (1, program.positions[1]):
+        raise ValueError(
+            f"offset must have 1 or {program.positions[1]} positions, got {program.offset.shape}"
+        )
+
+
+def _check_codes(program: ConvolutionProgram) -> None:
+    """Check the couplings and the thresholds."""
+    atoms = program.atoms
+    require(program.soft, "soft", np.float32, (None, atoms))
+    if program.depth < 1:
+        raise ValueError("soft must have at least one layer")
+    require_values(program.soft, "soft", lambda a: a >= 0, "non-negative")
+    require(program.negative, "negative", np.float32, (atoms,))
+    require_values(program.negative, "negative", lambda a: (a == 0) | (a == 1), "0 or 1")
+    for name in ("couplings", "coupling_dilations"):
+        values = getattr(program, name)
+        if not isinstance(values, tuple) or len(values) != program.depth - 1:
+            given = len(values) if isinstance(values, tuple) else repr(values)
+            raise ValueError(f"{name} must have {program.depth - 1} entries, got {given}")
+    for coupling in {id(coupling): coupling for coupling in program.couplings}.values():
+        require(coupling, "couplings", np.float32, (atoms, atoms, None, None))
+        first, second = coupling.shape[2:]
+        if second % 2 == 0 or first < 1 or (first % 2 == 0 and not program.causal):
+            raise ValueError(
+                f"couplings must have odd numbers of taps, got {first} x {second}"
+                + (", any number of frames apart" if program.causal else "")
+            )
+    for steps in program.coupling_dilations:
+        _require_sides(steps, "coupling_dilations")
+
+
+def _require_sides(sides: object, name: str) -> None:
+    fits = isinstance(sides, tuple) and len(sides) == 2 and all(_is_whole(s, 1) for s in sides)
+    if not fits:
+        raise ValueError(f"{name} must be two positive whole numbers, got {sides!r}")
+
+
+def _is_whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least

@@ -1,0 +1,353 @@
+"""The layers of a convolutional program on blocks of frames, in NumPy.
+
+Arrays have the order (signals, frames, positions, channels). A cross-correlation copies the taps
+of a tile of positions into the rows of a matrix that fits into the cache, and multiplies it by the
+weights. Each layer's input is kept in a buffer with zeros around it and the frames of earlier
+blocks before it, so that a whole plane and a stream of frames are the same computation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import product
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .checks import Array
+
+if TYPE_CHECKING:
+    from .convolution import ConvolutionProgram
+
+Sides = tuple[int, int]
+Tile = tuple[slice, slice, slice]
+
+#: numbers in the matrix of taps of a tile
+TILE_NUMBERS = 2**16
+#: the most frames of a block of a causal program
+MOST_FRAMES = 64
+#: the fewest frames after which a buffer moves the past back to its start
+ROOM = 16
+#: much smaller values of signals and running means become zero: denormal numbers are slow
+SMALL = np.float32(1e-25)
+#: the lower end of a one-sided threshold
+LOWEST = np.finfo(np.float32).min
+ZERO = np.zeros((), np.float32)
+
+
+class Correlation:
+    """A cross-correlation with a kernel (C, channels, taps, taps) as a product of matrices.
+
+    The taps of position p along an axis are at ``p stride - before + n dilation``, n = 0, 1, ...
+    """
+
+    def __init__(self, kernel: Array, stride: Sides, dilation: Sides, before: Sides) -> None:
+        self.taps = kernel.shape[2:]
+        self.matrix = np.ascontiguousarray(kernel.transpose(2, 3, 1, 0)).reshape(-1, len(kernel))
+        self.stride, self.dilation, self.before = stride, dilation, before
+
+
+class Layers:
+    """The weights of a program, formatted once for all engines."""
+
+    def __init__(self, program: ConvolutionProgram) -> None:
+        self.program = program
+        positions = math.prod(program.positions)
+        past = program.weight.shape[2] - 1 if program.causal else 0
+        self.signal = Correlation(program.weight, program.stride, program.dilation, (past, 0))
+        self.couplings = self._couplings()
+        products = (self.signal, *self.couplings)
+        #: the earlier frames that are kept; running means need one
+        self.past = max(1, *(p.before[0] for p in products)) if program.causal else 0
+        #: multiplications for each position
+        self.multiplications = sum(p.matrix.size for p in products)
+        #: the size of the matrix of taps of a tile
+        self.columns = max(len(p.matrix) for p in products)
+        self.rows = max(1, TILE_NUMBERS // self.columns)
+        #: the most positions along axis 1 in a tile
+        self.side = min(program.positions[1], self.rows)
+        #: whole planes that are encoded together
+        self.planes = max(1, self.rows // positions)
+        self.positional = program.offset.shape[2] > 1
+        offset = np.ascontiguousarray(program.offset[:, 0].T)
+        self.offset = offset if self.positional else self._repeated(offset)
+        self.soft = [self._repeated(row) for row in program.soft]
+        lowest = np.where(program.negative != 0, -program.soft, LOWEST)
+        signed = bool(program.negative.any())
+        self.lowest = [self._repeated(row) for row in lowest] if signed else None
+        self.recall = None if program.recall is None else np.ascontiguousarray(program.recall.T)
+
+    def _couplings(self) -> list[Correlation]:
+        """One for each layer after the first; equal ones are one object."""
+        causal = self.program.causal
+        known: dict[tuple[int, Sides], Correlation] = {}
+        couplings = []
+        for kernel, dilation in zip(
+            self.program.couplings, self.program.coupling_dilations, strict=True
+        ):
+            key = (id(kernel), dilation)
+            if key not in known:
+                frames, side = (
+                    d * (n - 1) for d, n in zip(dilation, kernel.shape[2:], strict=True)
+                )
+                before = (frames if causal else frames // 2, side // 2)
+                known[key] = Correlation(kernel, (1, 1), dilation, before)
+            couplings.append(known[key])
+        return couplings
+
+    def _repeated(self, values: Array) -> Array:
+        """Values for each atom at each position of a tile: broadcasting short rows is slow."""
+        return np.repeat(values.reshape(1, -1).astype(np.float32), self.side, axis=0)
+
+
+class Engine:
+    """Encodes up to `signals` signals at a time: whole planes, or frames of a causal program."""
+
+    def __init__(self, layers: Layers, signals: int) -> None:
+        self.layers, program = layers, layers.program
+        causal, atoms, (first, side) = program.causal, program.atoms, program.positions
+        fitting = min(MOST_FRAMES, max(1, layers.rows // (signals * side)))
+        #: the most frames of codes in a block
+        self.frames = fitting if causal else first
+        room = self.frames + max(layers.past, ROOM)
+        past = (layers.past, room) if causal else None
+        channels = program.channels * (1 + len(program.averages))
+        self._signal = _Plane(layers.signal, signals, program.shape, channels, past)
+        self._codes = [
+            _Plane(coupling, signals, (first, side), atoms, past) for coupling in layers.couplings
+        ]
+        self._base = np.empty((signals, self.frames, side, atoms), np.float32)
+        self._sums = np.empty(self._base.size, np.float32)
+        rows = min(layers.rows, self._base.size // atoms)
+        self._taps = np.empty(rows * layers.columns, np.float32)
+        self._averages = _Weights(np.array(program.averages, np.float64)[:, None], self.frames)
+        if program.decays is not None:
+            self._memory = _Weights(program.decays.astype(np.float64), self.frames)
+            self._means = np.zeros((signals, 1 + self.frames, side, atoms), np.float32)
+        self._room = room
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget all earlier frames."""
+        self._at = 0  # where the next frame is in the buffers, after the past
+        self._count = 0  # frames so far
+        for plane in (self._signal, *self._codes):
+            plane.forget()
+        self._averages.restart()
+        if self.layers.recall is not None:
+            self._memory.restart()
+            self._means[:, 0] = 0
+
+    def run(self, x: Array, out: Array) -> None:
+        """Write the codes of planes (signals, channels, S0, S1) to `out`, (signals, C, P0, P1).
+
+        For a causal program S0 is any number of frames, which follow those of the last call.
+        """
+        if not self.layers.program.causal:
+            self._block(x, out)
+            return
+        for start in range(0, x.shape[2], self.frames):
+            frames = slice(start, start + self.frames)
+            self._block(x[:, :, frames], out[:, :, frames])
+
+    def _block(self, x: Array, out: Array) -> None:
+        layers = self.layers
+        count, frames = len(x), out.shape[2]
+        if layers.program.causal and self._at + frames > self._room:
+            for plane in (self._signal, *self._codes):
+                plane.slide(self._at)
+            self._at = 0
+        self._take(x)
+        base = self._base[:count, :frames]
+        targets = [plane.entries(self._at, count, frames) for plane in self._codes]
+        targets.append(out.transpose(0, 2, 3, 1))
+        planes = (self._signal, *self._codes)
+        for number, (plane, target) in enumerate(zip(planes, targets, strict=True)):
+            if number == layers.program.memory:
+                self._recall(targets[number - 1], base)
+            active = self._layer(number, plane, base, target)
+            if active and number < len(self._codes):
+                self._codes[number].active = self._count + frames
+        if layers.program.causal:
+            self._at += frames
+            self._count += frames
+
+    def _take(self, x: Array) -> None:
+        """Copy a block of the signals to the buffer, and add their running means."""
+        channels, frames = x.shape[1], x.shape[2]
+        entries = self._signal.entries(self._at, len(x), frames)
+        given = entries[..., :channels]
+        np.add(x.transpose(0, 2, 3, 1), SMALL, out=given)
+        given -= SMALL
+        if entries.shape[3] == channels:
+            return
+        values = self._signal.entries(self._at - 1, len(x), frames + 1)
+        values = values.reshape(*values.shape[:3], -1, channels)
+        _average(values[:, 1:, :, :1], self._averages.next(frames), values[:, :, :, 1:])
+
+    def _recall(self, codes: Array, base: Array) -> None:
+        """Add the product of the running mean of the codes."""
+        assert self.layers.recall is not None
+        frames = codes.shape[1]
+        means = self._means[: len(codes), : 1 + frames]
+        _average(codes, self._memory.next(frames), means)
+        sums = self._sums[: base.size].reshape(base.shape)
+        np.matmul(means[:, 1:], self.layers.recall, out=sums)
+        base += sums
+        means[:, 0] = means[:, frames]
+
+    def _layer(self, number: int, plane: _Plane, base: Array, target: Array) -> bool:
+        """Compute the codes of a layer; return whether some are not zero."""
+        layers, coupling = self.layers, plane.coupling
+        silent = number > 0 and plane.active + coupling.before[0] <= self._count
+        taps = None if silent else plane.taps(self._at, base.shape)
+        active = False
+        for tile in _tiles(base.shape, layers.rows):
+            v = base[tile]
+            sums = self._sums[: v.size].reshape(v.shape)
+            if taps is not None:
+                rows = self._taps[: v.size // v.shape[3] * len(coupling.matrix)]
+                chosen = taps[tile]
+                np.copyto(rows.reshape(chosen.shape), chosen)
+                np.matmul(
+                    rows.reshape(-1, len(coupling.matrix)),
+                    coupling.matrix,
+                    out=sums.reshape(-1, v.shape[3]),
+                )
+                if number == 0:
+                    where = tile[2] if layers.positional else slice(v.shape[2])
+                    np.add(sums, layers.offset[where], out=v)
+                else:
+                    v = np.add(sums, v, out=sums)
+            active |= self._shrink(number, v, sums, target[tile])
+        return active
+
+    def _shrink(self, number: int, v: Array, scratch: Array, target: Array) -> bool:
+        """Write the shrunk values to `target`; return whether some are not zero."""
+        soft = self.layers.soft[number][: v.shape[2]]
+        if self.layers.lowest is None:
+            np.subtract(v, soft, out=scratch)
+            np.maximum(scratch, ZERO, out=target)
+            return not scratch.max() <= 0  # also with NaN, after an overflow
+        # v may be the scratch array itself
+        np.copyto(target, v)
+        np.maximum(v, self.layers.lowest[number][: v.shape[2]], out=scratch)
+        np.minimum(scratch, soft, out=scratch)
+        np.subtract(target, scratch, out=target)
+        return bool(target.any())
+
+
+class _Plane:
+    """The input of a correlation, (signals, frames, positions, channels), with zeros around it.
+
+    For a causal program `past` is the number of earlier frames that are kept, and the number of
+    frames for which there is room after them.
+    """
+
+    def __init__(
+        self, coupling: Correlation, signals: int, sides: Sides, channels: int, past: Sides | None
+    ) -> None:
+        above, left = coupling.before
+        self.coupling, self.side = coupling, sides[1]
+        self.past = 0 if past is None else past[0]
+        self.start = (above if past is None else self.past, left)
+        height = sides[0] + 2 * above if past is None else sum(past)
+        self.array = np.zeros((signals, height, sides[1] + 2 * left, channels), np.float32)
+        step = self.array.strides
+        self._strides = (
+            step[0],
+            coupling.stride[0] * step[1],
+            coupling.stride[1] * step[2],
+            coupling.dilation[0] * step[1],
+            coupling.dilation[1] * step[2],
+            step[3],
+        )
+        self.forget()
+
+    def forget(self) -> None:
+        """Set the earlier frames to zero; those of a block are written before they are read."""
+        self.array[:, : self.past] = 0
+        #: the number of frames up to the last one that is not zero
+        self.active = -self.start[0]
+
+    def slide(self, at: int) -> None:
+        """Move the frames before frame `at` of the buffer to its start."""
+        self.array[:, : self.past] = self.array[:, at : at + self.past]
+
+    def entries(self, at: int, signals: int, frames: int) -> Array:
+        first, left = self.start[0] + at, self.start[1]
+        return self.array[:signals, first : first + frames, left : left + self.side]
+
+    def taps(self, at: int, shape: tuple[int, ...]) -> Array:
+        """The taps of all positions, a view of shape (signals, P0, P1, taps, taps, channels)."""
+        above, left = self.coupling.before
+        step = self.array.strides
+        offset = (self.start[0] + at - above) * step[1] + (self.start[1] - left) * step[2]
+        sides = (*shape[:3], *self.coupling.taps, self.array.shape[3])
+        return np.ndarray(sides, np.float32, self.array, offset, self._strides)
+
+
+class _Weights:
+    """The weights of new values in running means, ``1 / sum_{s<=t} d^(t-s)`` for each decay d."""
+
+    def __init__(self, decays: Array, frames: int) -> None:
+        counts = np.arange(frames).reshape(-1, *[1] * decays.ndim)
+        self._carried = decays ** (1 + counts)
+        self._added = np.cumsum(decays**counts, axis=0)
+        self._shape = decays.shape
+        self.restart()
+
+    def restart(self) -> None:
+        self._total = np.zeros(self._shape)
+
+    def next(self, frames: int) -> Array:
+        """Return the weights of the next frames, shape (frames, *decays)."""
+        totals = self._carried[:frames] * self._total + self._added[:frames]
+        self._total = totals[-1]
+        return np.reciprocal(totals).astype(np.float32)
+
+
+def _average(values: Array, weights: Array, means: Array) -> None:
+    """Write ``m_t = m_{t-1} + w_t (v_t - m_{t-1})`` to `means`, whose first frame is the last m."""
+    before = means[:, 0]
+    for number, weight in enumerate(weights):
+        now = means[:, 1 + number]
+        np.subtract(values[:, number], before, out=now)
+        np.multiply(now, weight, out=now)
+        np.add(now, before, out=now)
+        before = now
+    before += SMALL
+    before -= SMALL
+
+
+def _tiles(shape: tuple[int, ...], rows: int) -> Iterator[Tile]:
+    """Slices of (signals, frames, positions) that have up to `rows` positions together."""
+    signals, frames, side = shape[:3]
+    across = min(side, rows)
+    down = min(frames, max(1, rows // side))
+    many = min(signals, max(1, rows // (side * frames)))
+    steps = ((signals, many), (frames, down), (side, across))
+    yield from product(*([slice(n, n + step) for n in range(0, end, step)] for end, step in steps))
+
+
+def decoded(program: ConvolutionProgram, maps: Array) -> Array:
+    """Return the signals (n, channels, S0, S1) of codes (n, C, P0, P1)."""
+    signals = np.zeros((len(maps), program.channels, *program.shape), np.float32)
+    first, second = program.positions
+    many = max(1, TILE_NUMBERS // (first * second * program.dictionary.shape[1]))
+    for start in range(0, len(maps), many):
+        codes = np.ascontiguousarray(maps[start : start + many].transpose(0, 2, 3, 1))
+        atoms = codes.reshape(-1, program.atoms) @ program.dictionary
+        patches = atoms.reshape(*codes.shape[:3], program.channels, *program.kernel)
+        patches = patches.transpose(4, 5, 0, 3, 1, 2)
+        for taps in np.ndindex(*program.kernel):
+            above, left = (tap * d for tap, d in zip(taps, program.dilation, strict=True))
+            down, across = program.stride
+            signals[
+                start : start + many,
+                :,
+                above : above + down * (first - 1) + 1 : down,
+                left : left + across * (second - 1) + 1 : across,
+            ] += patches[taps]
+    return signals
