@@ -21,7 +21,7 @@ import pytest
 import soundfile
 
 import separating
-from processes import ENVIRONMENT, assert_refused, errors_of, python
+from processes import ENVIRONMENT, assert_refused, errors_of, pursuit, python
 from pursuit.audio.parts import PartStream
 from pursuit.audio.recordings import Recording
 from pursuit.cli import separate_run
@@ -333,6 +333,47 @@ def test_help_begins_with_examples() -> None:
     shown = separate("--help").stdout
     example = shown.index("Example: pursuit separate song.mp3 -o parts")
     assert example < shown.index("--live") < shown.index("--output")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a separator as they are trained, but untrained."""
+    from pursuit.audio.separation import Separator
+
+    path = tmp_path_factory.mktemp("model") / "separator.safetensors"
+    Separator.convolutional(latency="low", seed=0).save(path)
+    return path
+
+
+def test_a_real_separator_runs_without_torch_in_files_and_live(model: Path, tmp_path: Path) -> None:
+    path, out = tmp_path / "song.wav", tmp_path / "out"
+    soundfile.write(path, song(), 44100)
+    done = pursuit("separate", path, "-o", out, "--model", model, options=("-X", "importtime"))
+    assert done.returncode == 0
+    assert not {"torch", "numba"} & imported(done)
+    x, _ = soundfile.read(path, dtype="float64")
+    voice, accompaniment = read(out)
+    assert np.array_equal(voice + accompaniment, x)
+    assert np.abs(voice).max() > 0.01
+    assert np.abs(accompaniment).max() > 0.01
+    command = [sys.executable, "-m", "pursuit", "separate", "--live", "--model", model]
+    stdin = encode(np.rint(2**15 * x).astype(np.int32), "s16le")
+    raw = subprocess.run(command, input=stdin, capture_output=True, timeout=60, check=True).stdout
+    # matrix products of other sizes round in another way
+    assert np.abs(decode(raw, "s16le", 2) - voice).max() <= 2.0**-15
+
+
+def test_what_is_no_separator_is_refused(model: Path, tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "song.wav", song(), 44100)
+    (tmp_path / "damaged.safetensors").write_bytes(model.read_bytes()[:5000])
+    for name, sentence in (
+        ("missing.safetensors", "there is no file"),
+        ("song.wav", "song.wav is not a whole safetensors file"),
+        ("damaged.safetensors", "is not a whole safetensors file"),
+    ):
+        options = ("-o", tmp_path / "out", "--model", tmp_path / name)
+        assert_refused(pursuit("separate", tmp_path / "song.wav", *options), 1, sentence)
+    assert not (tmp_path / "out").exists()
 
 
 # ---- the report -----------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .._words import listed
+from ..audio.mixtures import Pair
 from ..audio.recordings import Recording, readable_formats
 from ..audio.resampling import Resampler
 from ..audio.streams import Array
@@ -87,14 +88,6 @@ class Stem:
         length = max(len(wave) for part in waves for wave in part)
         accompaniment, voice = (_sum(part, length) for part in waves)
         return accompaniment, voice
-
-
-class Pair(NamedTuple):
-    """The sounds of a stem, float32 vectors of one length, and its group."""
-
-    accompaniment: Array
-    voice: Array
-    group: str
 
 
 def read_folder(folder: str | os.PathLike[str], role: str = "train") -> tuple[Stem, ...]:
