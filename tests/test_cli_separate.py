@@ -7,7 +7,6 @@ import io
 import json
 import os
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -142,7 +141,9 @@ def test_any_rate_and_number_of_channels(rate: int, channels: int, tmp_path: Pat
 @pytest.mark.parametrize("name", ["song.wav", "song.ogg"])
 @pytest.mark.parametrize("samples", [0, 1])
 @pytest.mark.parametrize("report", [False, True])
-def test_very_short_songs(samples: int, name: str, report: bool, tmp_path: Path) -> None:
+def test_very_short_songs(
+    samples: int, name: str, report: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / name
     soundfile.write(path, np.full((samples, 2), 0.25), 44100)
     described = ran(path, tmp_path / "out", report=report)
@@ -151,6 +152,7 @@ def test_very_short_songs(samples: int, name: str, report: bool, tmp_path: Path)
     x, _ = soundfile.read(path, always_2d=True)
     assert np.array_equal(voice + accompaniment, np.rint(2**15 * x) / 2**15)
     assert described["samples"] == samples
+    assert ("has no samples" in capsys.readouterr().err) == (samples == 0)
     if report:
         shown = Path(described["report"]).read_text()
         assert ("has no samples" in shown) == (samples == 0)
@@ -602,6 +604,8 @@ def test_an_interrupted_run_leaves_nothing(
 
 @POSIX
 def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
+    import resource
+
     soundfile.write(tmp_path / "song.wav", song(10 * 44100), 44100)
     before = content(tmp_path)
     done = subprocess.run(

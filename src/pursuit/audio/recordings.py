@@ -64,9 +64,9 @@ class Recording:
                 try:
                     block: Array = file.read(size, dtype="float64", always_2d=True)
                 except RuntimeError as error:
-                    where = f"after {done / self.rate:.1f} s"
                     raise ValueError(
-                        f"{self.path} cannot be read {where}: {_reason(error)}; the file is damaged"
+                        f"{self.path} cannot be read after {done / self.rate:.1f} s: "
+                        f"{_reason(error)}; it may be damaged, else convert it to WAV"
                     ) from error
                 if not len(block):
                     return

@@ -51,6 +51,8 @@ def run(
 ) -> dict[str, Any]:
     """Write both parts of a recording, and the report; return a description of them."""
     recording, subtype = _format(recording, callback)
+    if not recording.samples:
+        warn(f"{recording.path} has no samples; its parts will have none either")
     rate, channels = recording.rate, recording.channels
     stream = PartStream(separator.stream(rate, channels), channels, BITS.get(subtype))
     paths = _paths(folder, report)
