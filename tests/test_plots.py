@@ -223,6 +223,41 @@ def test_spectrograms_have_time_across_and_one_scale(bins: int) -> None:
     assert len({axes.images[0].get_clim() for axes in panels}) == 1
 
 
+@pytest.mark.parametrize(("rate", "bins"), [(16_000, 1025), (44_100, 2049), (8000, 65)])
+def test_a_tone_is_drawn_at_its_time_and_frequency(rate: int, bins: int) -> None:
+    frames, hop = 30, 400
+    for number in (8, bins // 20, bins // 2, bins - 1):
+        magnitudes = np.full((frames, bins), 1e-9)
+        magnitudes[12, number] = 5.0
+        figure = plots.spectrograms({"tone": magnitudes, "half": magnitudes / 2}, rate, hop)
+        tone, half = (axes.get_images()[0] for axes in figure.axes[:2])
+        rows = np.asarray(tone.get_array())
+        left, right, bottom, top = tone.get_extent()
+        assert (left, right) == (0, frames * hop / rate)
+        assert rows.argmax() % frames == 12
+        # the bands whose nearest bin it is, or the one that it lies in
+        bands = np.flatnonzero(rows[:, 12] == 0)
+        edges = 10 ** np.linspace(bottom, top, len(rows) + 1)
+        low, high = edges[bands[0]], edges[bands[-1] + 1]
+        spacing = rate / 2 / (bins - 1)
+        assert low - spacing / 2 <= number * spacing <= high + spacing / 2
+        assert high / low < max(1.1, (number + 0.6) / (number - 0.6))
+        assert rows.min() == -plots.DECIBELS
+        assert np.asarray(half.get_array()).max() == pytest.approx(-6.02, abs=0.01)
+        assert np.asarray(half.get_array()).argmax() == rows.argmax()
+
+
+def test_frequencies_are_labelled_in_hertz() -> None:
+    figure = plots.spectrograms({"tone": np.ones((4, 1025))}, 44_100, 512)
+    labels = figure.axes[0].get_yticklabels()
+    assert [label.get_text() for label in labels] == [
+        *("50", "100", "200", "500", "1000", "2000", "5000", "10000", "20000")
+    ]
+    assert [10 ** label.get_position()[1] for label in labels] == pytest.approx(
+        [float(label.get_text()) for label in labels]
+    )
+
+
 def test_compared_pictures_share_one_grey_scale() -> None:
     images = [RNG.random((4, 6)), 2 * torch.ones(5, 5), np.zeros((3, 3), dtype=np.uint8)]
     figure = plots.compare(images, ["noisy", "clean", "black"])
@@ -302,6 +337,9 @@ ALL = {
     "stream": lambda **more: plots.history(POINTS, **more),
     "decomposition": lambda **more: plots.decomposition(*[np.eye(4)] * 3, **more),
     "spectrograms": lambda **more: plots.decomposition(*[np.eye(5)] * 3, **more),
+    "sounds": lambda **more: plots.spectrograms(
+        {"one": np.eye(9), "two": np.eye(9)}, 16e3, 99, **more
+    ),
     "compare": lambda **more: plots.compare([np.eye(4)], ["one"], **more),
     "panels": lambda **more: plots.panels(
         [plots.Panel({"one": [(1, 2), (20, 3)]}, "x", "y", "title", "xy")] * 2, **more
@@ -395,6 +433,14 @@ def test_without_matplotlib_the_error_says_what_to_install(monkeypatch: pytest.M
         (lambda: plots.history([1.0, 2.0]), TypeError, "got list"),
         (lambda: plots.decomposition(*[np.eye(4)] * 2, np.eye(3)), ValueError, "outliers must"),
         (lambda: plots.decomposition(*[np.eye(4)] * 3, rows=0), ValueError, "rows must be"),
+        (lambda: plots.spectrograms({}, 16e3, 99), ValueError, "parts is empty"),
+        (
+            lambda: plots.spectrograms({"a": np.eye(4), "b": np.eye(3)}, 16e3, 99),
+            ValueError,
+            r"b must have the shape \(4, 4\)",
+        ),
+        (lambda: plots.spectrograms({"a": np.ones((4, 1))}, 1, 1), ValueError, "at least two bins"),
+        (lambda: plots.spectrograms({"a": np.eye(4)}, 0, 1), ValueError, "rate must be positive"),
         (lambda: plots.compare([], []), ValueError, "images is empty"),
         (lambda: plots.compare([np.eye(2)], []), ValueError, "1 images, but 0 titles"),
         (lambda: plots.panels([]), ValueError, "panels that have curves"),

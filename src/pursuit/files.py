@@ -10,8 +10,10 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -90,17 +92,52 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
 @contextmanager
 def whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Yield a temporary file that replaces `path` on success and is deleted on an error."""
-    path = Path(path)
-    name = path.parent / f".{path.name}.{secrets.token_hex(4)}.part"
+    with whole_files([path]) as (file,):
+        yield file
+
+
+@contextmanager
+def whole_files(paths: Sequence[str | os.PathLike[str]]) -> Iterator[Sequence[BinaryIO]]:
+    """Yield temporary files that replace all `paths` on success and are deleted on an error.
+
+    An interrupt or a termination signal leaves all files or none: while they are renamed, it waits.
+    """
+    targets = [Path(path) for path in paths]
+    names = [path.parent / f".{path.name}.{secrets.token_hex(4)}.part" for path in targets]
     try:
-        with open(name, "xb") as file:  # unlike mkstemp, with the user's usual mode
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
+        with ExitStack() as stack:
+            # unlike mkstemp, with the user's usual mode
+            files = [stack.enter_context(open(name, "xb")) for name in names]
+            yield files
+            for file in files:
+                file.flush()
+                os.fsync(file.fileno())
+        with _signals_wait():
+            for name, path in zip(names, targets, strict=True):
+                os.replace(name, path)
     except BaseException:
-        name.unlink(missing_ok=True)
+        for name in names:
+            name.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Context manager: interrupts and termination signals are handled at its end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread handles signals
+        return
+    arrived: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {n: signal.signal(n, lambda number, _: arrived.append(number)) for n in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            # None if it was not installed from Python
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+    for late in arrived:
+        signal.raise_signal(late)
 
 
 @dataclass(frozen=True, eq=False)

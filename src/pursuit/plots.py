@@ -1,4 +1,4 @@
-"""Figures in one style: atoms, fronts, histories, decompositions, pictures side by side.
+"""Figures in one style: atoms, fronts, histories, decompositions, spectrograms, pictures.
 
 Every function returns a new `matplotlib.figure.Figure` and saves it if a `path` is given. Neither
 matplotlib's settings nor pyplot are used; in a notebook, ``%matplotlib inline`` shows the returned
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .training import History
 
 __all__ = ["Panel", "atoms", "compare", "decomposition", "front", "history", "panels"]
+__all__ += ["spectrograms"]
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, int] | Literal[False] | None
@@ -48,6 +49,10 @@ SMOOTH = 5
 FEW_DECADES = 2.5
 #: the percentage of the values of a spectrogram that the colours resolve
 RESOLVED = 99.8
+#: the decibels below the largest magnitude that spectrograms of sounds resolve
+DECIBELS = 80
+#: the lowest frequency, in Hz, of spectrograms of sounds, and the number of their bands
+LOWEST, BANDS = 40, 240
 
 
 def atoms(
@@ -284,6 +289,46 @@ def decomposition(
     size = _picture_shape(shape, parts["input"].shape[1])
     figure = _three_spectrograms(parts) if size is None else _three_columns(parts, size, rows)
     return _finished(figure, title, path)
+
+
+def spectrograms(
+    parts: Mapping[str, Any], rate: float, hop: int,
+    *, title: str | None = None, path: Where = None,
+) -> Figure:  # fmt: skip
+    """Draw spectrograms of sounds below each other, with a logarithmic frequency axis.
+
+    The colours show decibels below the largest magnitude of all parts, 80 at most. Frequencies
+    below 40 Hz are not drawn.
+
+    Parameters
+    ----------
+    parts
+        Magnitudes of spectra by title, of one shape (frames, bins); the last bin is half of `rate`.
+    rate, hop
+        Samples a second, and samples from one frame to the next.
+    title, path
+        The title, and the file to save the figure to (.png, .svg or .pdf).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> figure = spectrograms({"voice": np.eye(20, 129)}, rate=16000, hop=128)
+    >>> figure.axes[0].get_title()
+    'voice'
+    """
+    rows = {name: np.abs(_matrix(values, name)) for name, values in parts.items()}
+    if not rows:
+        raise ValueError("parts is empty; give at least one spectrogram")
+    first = next(iter(rows.values()))
+    for name, values in rows.items():
+        if values.shape != first.shape:
+            raise ValueError(f"{name} must have the shape {first.shape}, got {values.shape}")
+    if first.shape[1] < 2:
+        raise ValueError(f"spectra must have at least two bins, got {first.shape[1]}")
+    for name, value in (("rate", rate), ("hop", hop)):
+        if value <= 0:
+            raise ValueError(f"{name} must be positive, got {value}")
+    return _finished(_sounds(rows, rate, hop), title, path)
 
 
 def compare(
@@ -553,17 +598,54 @@ def _spectrogram(
         bar.outline.set_visible(False)
 
 
+def _sounds(rows: dict[str, Array], rate: float, hop: int) -> Figure:
+    count, bins = next(iter(rows.values())).shape
+    figure = _figure(10, 0.6 + 2.1 * len(rows))
+    panels = figure.subplots(len(rows), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    top = max(values.max() for values in rows.values()) or 1.0
+    highest = rate / 2
+    lowest = max(LOWEST, highest / (bins - 1)) if highest > 2 * LOWEST else highest / 2
+    edges = np.geomspace(lowest, highest, BANDS + 1)
+    # a band has the largest of its bins, or the nearest one if it is narrower than a bin
+    first = np.rint(edges[:-1] * (bins - 1) / highest).astype(int)
+    extent = (0, count * hop / rate, math.log10(lowest), math.log10(highest))
+    ticks = [d * 10.0**power for power in range(7) for d in (1, 2, 5)]
+    ticks = [tick for tick in ticks if lowest <= tick <= highest]
+    for axes, (name, values) in zip(panels, rows.items(), strict=True):
+        bands = np.maximum.reduceat(values, first, axis=1) / top
+        image = axes.imshow(
+            20 * np.log10(np.maximum(bands, 10 ** (-DECIBELS / 20))).T, origin="lower",
+            extent=extent, aspect="auto", cmap="magma", vmin=-DECIBELS, vmax=0,
+        )  # fmt: skip
+        axes.set_yticks(np.log10(ticks), [f"{tick:g}" for tick in ticks])
+        axes.set_title(name, fontsize=TEXT)
+        axes.set_ylabel("frequency, Hz", fontsize=TEXT)
+        axes.tick_params(labelsize=TEXT - 1)
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[-1].set_xlabel("time, s", fontsize=TEXT)
+    bar = figure.colorbar(image, ax=list(panels), pad=0.01, aspect=15 * len(rows))
+    bar.set_label("dB", fontsize=TEXT)
+    bar.ax.tick_params(labelsize=TEXT - 2)
+    bar.outline.set_visible(False)
+    return figure
+
+
 # ---- style, files and checks -----------------------------------------------------------
 
 
-def _figure(width: float, height: float) -> Figure:
+def require_matplotlib() -> type[Figure]:
+    """Return the class of figures, or raise an error that says how it is installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError(
             "the figures are drawn by matplotlib; install it with pip install 'pursuit[plots]'"
         ) from error
-    return Figure(figsize=(width, height), layout="constrained")
+    return Figure
+
+
+def _figure(width: float, height: float) -> Figure:
+    return require_matplotlib()(figsize=(width, height), layout="constrained")
 
 
 def _dress(axes: Axes, xlabel: str, ylabel: str) -> None:

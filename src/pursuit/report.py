@@ -1,7 +1,7 @@
-"""Reports: text, tables and figures in one HTML page and in Markdown.
+"""Reports: text, tables, figures and sounds in one HTML page and in Markdown.
 
-The page embeds its pictures, so that it is a single file; the Markdown version refers to them as
-separate files.
+The page embeds its pictures and sounds, so that it is a single file; the Markdown version refers to
+them as separate files.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular
 th, td { padding: .25rem .8rem; text-align: right; border-bottom: 1px solid #ddd; }
 th { border-bottom: 2px solid #888; } th:first-child, td:first-child { text-align: left; }
 figure { margin: 1rem 0; overflow-x: auto; } img { max-width: 100%; height: auto; }
+audio { display: block; width: 100%; }
 figcaption { color: #555; font-size: .9rem; } code { background: #f3f3f3; padding: 0 .25em; }
 .scroll { overflow-x: auto; }
 """
@@ -54,7 +55,7 @@ class Report:
     def __init__(self, title: str) -> None:
         self.title = title
         self._parts: list[tuple[str, str]] = []  # each in Markdown and in HTML
-        self._pictures: dict[str, bytes] = {}
+        self._media: dict[str, bytes] = {}  # pictures and sounds by the name of the file
 
     def section(self, title: str) -> None:
         """Begin a section."""
@@ -87,20 +88,30 @@ class Report:
         """Add a matplotlib figure; `name` is the name of its file without suffix."""
         content, name, caption = io.BytesIO(), f"{name}.png", " ".join(caption.split())
         figure.savefig(content, format="png", dpi=150)
-        self._pictures[name] = content.getvalue()
-        data = base64.b64encode(content.getvalue()).decode()
+        self._media[name] = content.getvalue()
+        data = _embedded("image/png", content.getvalue())
         alt = html.escape(caption or name, quote=True)
         page = (
-            f'<figure><img alt="{alt}" src="data:image/png;base64,{data}">'
+            f'<figure><img alt="{alt}" src="{data}">'
             f"<figcaption>{_inline(caption)}</figcaption></figure>"
         )
         self._parts.append((f"![{caption or name}]({name})", page))
 
+    def sound(self, content: bytes, name: str, caption: str) -> None:
+        """Add a player; `content` is a file of the format that the suffix of `name` says."""
+        self._media[name] = content
+        data = _embedded(f"audio/{Path(name).suffix[1:]}", content)
+        page = (
+            f'<figure><audio controls src="{data}"></audio>'
+            f"<figcaption>{_inline(caption)}</figcaption></figure>"
+        )
+        self._parts.append((f"[{caption}]({name})", page))
+
     def write(self, folder: Path, name: str = "report") -> Path:
-        """Write page, Markdown version and pictures to a folder; return the path of the page."""
+        """Write page, Markdown version and media to a folder; return the path of the page."""
         folder.mkdir(parents=True, exist_ok=True)
-        for picture, content in self._pictures.items():
-            write_whole(folder / picture, content)
+        for medium, content in self._media.items():
+            write_whole(folder / medium, content)
         write_whole(folder / f"{name}.md", self.markdown().encode())
         page = folder / f"{name}.html"
         write_whole(page, self.html().encode())
@@ -120,6 +131,11 @@ class Report:
         )
         body = (page for _, page in self._parts)
         return "\n".join([head, f"<h1>{title}</h1>", *body, "</html>\n"])
+
+
+def _embedded(kind: str, content: bytes) -> str:
+    """The address of a file that is part of the page."""
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
 
 def _inline(text: str) -> str:

@@ -46,8 +46,12 @@ class Resampler(SampleStream):
     def __init__(
         self, rate_in: int, rate_out: int, channels: int | None = None, quality: str = "HQ"
     ) -> None:
-        import soxr
-
+        try:
+            import soxr
+        except ImportError as error:
+            raise ImportError(
+                "resampling needs soxr; install it with pip install 'pursuit[audio]'"
+            ) from error
         super().__init__(channels)
         for name, rate in (("rate_in", rate_in), ("rate_out", rate_out)):
             if rate <= 0:

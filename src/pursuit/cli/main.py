@@ -22,10 +22,11 @@ from .export import export
 from .fit import fit
 from .inspect import inspect
 from .reproduce import reproduce
+from .separate import separate
 
 #: the commands, in the order of the help
 COMMANDS: tuple[Callable[..., None], ...] = (
-    demo, fit, encode, decode, inspect, export, reproduce, bench,
+    demo, fit, encode, decode, inspect, export, separate, reproduce, bench,
 )  # fmt: skip
 
 

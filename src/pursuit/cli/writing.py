@@ -6,7 +6,7 @@ import secrets
 import signal
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -67,7 +67,7 @@ def appended(
     The file replaces an existing one when it is complete; after an error nothing has changed.
     `rows` and `columns` are the final shape, and `name` is that of the array in an .npz file.
     """
-    with _termination_as_exception(), whole(path) as file:
+    with termination_as_exception(), whole(path) as file:
         match path.suffix.lower():
             case ".csv":
                 # enough digits to tell any two numbers apart
@@ -84,7 +84,21 @@ def appended(
 
 
 @contextmanager
-def _termination_as_exception() -> Iterator[None]:
+def made_folder(path: Path) -> Iterator[None]:
+    """Context manager: makes a folder and its parents; after an error those it made are removed."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        for folder in missing:
+            with suppress(OSError):  # something else has been put there, or it was not made
+                folder.rmdir()
+        raise
+
+
+@contextmanager
+def termination_as_exception() -> Iterator[None]:
     """Context manager: SIGTERM raises SystemExit inside, so that temporary files are removed."""
 
     def end(number: int, frame: object) -> None:

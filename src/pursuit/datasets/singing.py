@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from .._words import one_line
+from ..audio.recordings import import_soundfile
 from ..progress import Callback
 from .download import cache_folder, fetch, inside, read_table
 from .spectrogram import Spectrogram
@@ -48,7 +49,7 @@ class Clip:
 
     def read(self) -> tuple[Array, Array]:
         """Read accompaniment and voice, float64 vectors of `samples` entries."""
-        soundfile = _soundfile()
+        soundfile = import_soundfile()
         try:
             channels, _ = soundfile.read(self.path, dtype="float64", always_2d=True)
         except (RuntimeError, OSError) as error:
@@ -187,16 +188,21 @@ def _table(folder: Path) -> list[Row]:
     return rows
 
 
+def wav_folders(folder: Path) -> list[Path]:
+    """List the folders called Wavfile in a folder, up to two levels below it."""
+    patterns = ("Wavfile", "*/Wavfile", "*/*/Wavfile")
+    return [wavs for pattern in patterns for wavs in sorted(folder.glob(pattern))]
+
+
 def _corpus(folder: Path) -> list[Row]:
-    for pattern in ("Wavfile", "*/Wavfile", "*/*/Wavfile"):
-        for wavs in sorted(folder.glob(pattern)):
-            rows = []
-            for path in sorted(wavs.glob("[!.]*.wav")):  # <singer>_<song>_<clip>.wav
-                singer = path.stem.partition("_")[0]
-                role = "train" if singer in TRAIN_SINGERS else "test"
-                rows.append((path, singer, path.stem.rpartition("_")[0], role))
-            if rows:
-                return rows
+    for wavs in wav_folders(folder):
+        rows = []
+        for path in sorted(wavs.glob("[!.]*.wav")):  # <singer>_<song>_<clip>.wav
+            singer = path.stem.partition("_")[0]
+            role = "train" if singer in TRAIN_SINGERS else "test"
+            rows.append((path, singer, path.stem.rpartition("_")[0], role))
+        if rows:
+            return rows
     raise ValueError(f"{folder} has neither {SPLITS} nor a folder Wavfile with .wav files")
 
 
@@ -205,7 +211,7 @@ def _samples(path: Path) -> int:
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}, but {SPLITS} names it")
     try:
-        info = _soundfile().info(path)
+        info = import_soundfile().info(path)
     except (RuntimeError, OSError) as error:
         raise ValueError(f"{path} cannot be read: {one_line(error)}") from error
     if info.channels != 2:
@@ -215,16 +221,6 @@ def _samples(path: Path) -> int:
     if info.samplerate != RATE:
         raise ValueError(f"{path} must have {RATE} samples a second, it has {info.samplerate}")
     return int(info.frames)
-
-
-def _soundfile() -> Any:
-    try:
-        import soundfile
-    except ImportError as error:
-        raise ImportError(
-            "reading clips needs soundfile; install it with pip install 'pursuit[audio]'"
-        ) from error
-    return soundfile
 
 
 def _check_numbers(window: int, hop: int, power: float) -> None:
