@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from torch import Tensor
 from pursuit.files import Saved, read, write
 from pursuit.operators import Convolution
 from pursuit.runtime import CompiledConvolution, convolution, convolution_engine, load
+from pursuit.runtime import onnx as export
 from pursuit.runtime.compiled import build
 from pursuit.runtime.compiled import compile as compile_encoder
 from pursuit.runtime.convolution import ConvolutionProgram
@@ -653,3 +655,68 @@ def test_a_description_of_another_program_is_refused() -> None:
     program = described(make())
     with pytest.raises(ValueError, match=r"^program must be"):
         dataclasses.replace(program, averages=(0.8,))
+
+
+# ---- ONNX -------------------------------------------------------------------------------------
+
+
+def session(model: object):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    content = model if isinstance(model, bytes) else model.SerializeToString()
+    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+
+def test_the_graph_gives_the_codes_of_the_formula(program: ConvolutionProgram) -> None:
+    pytest.importorskip("onnx")
+    x = signals(program, 5)
+    for opset in (13, 17, 21):
+        run = session(export.graph(program, opset))
+        for rows in (5, 1, 0):
+            (codes,) = run.run(None, {"x": x[:rows]})
+            assert_same(codes, program, x[:rows])
+
+
+def test_the_newest_operators(program: ConvolutionProgram) -> None:
+    """With ONNX's own interpreter, since runtimes are older."""
+    onnx = pytest.importorskip("onnx")
+    reference = pytest.importorskip("onnx.reference")
+    x = signals(program)
+    run = reference.ReferenceEvaluator(export.graph(program, onnx.defs.onnx_opset_version()))
+    assert_same(run.run(None, {"x": x})[0], program, x)
+
+
+@settings(max_examples=30, deadline=None)
+@given(programs())
+def test_graphs_of_random_programs(program: ConvolutionProgram) -> None:
+    pytest.importorskip("onnx")
+    x = signals(program)
+    (codes,) = session(export.graph(program)).run(None, {"x": x})
+    assert_same(codes, program, x)
+
+
+def test_the_file_describes_itself(tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    program = described(make())
+    path = saved(program, tmp_path / "encoder.safetensors")
+    target = tmp_path / "encoder.onnx"
+    x = signals(program)
+    for encoder in (path, program, Encoder(program), CompiledConvolution(program)):
+        export.export_onnx(encoder, target)
+        run = session(target.read_bytes())
+        assert_same(run.run(None, {"x": x})[0], program, x)
+        (given,), (result,) = run.get_inputs(), run.get_outputs()
+        assert (given.name, given.shape) == ("x", ["batch", program.features])
+        assert (result.name, result.shape) == ("codes", ["batch", program.size])
+        notes = json.loads(run.get_modelmeta().custom_metadata_map["pursuit"])
+        assert notes["type"] == "Random"
+        assert notes["size"] == program.size
+
+
+def test_couplings_that_layers_share_are_stored_once() -> None:
+    pytest.importorskip("onnx")
+    graphs = [export.graph(make(tied=tied, steps=((1, 1),) * 3)) for tied in (True, False)]
+    kernels = [[c for c in g.graph.initializer if c.dims == [5, 5, 2, 3]] for g in graphs]
+    assert list(map(len, kernels)) == [1, 3]
