@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from processes import pursuit
 from pursuit.files import Saved, read, write
 from pursuit.operators import Convolution
 from pursuit.runtime import CompiledConvolution, convolution, convolution_engine, load
@@ -553,6 +554,22 @@ def test_a_saved_encoder_runs_without_torch(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", RUN, *files], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert_same(np.load(tmp_path / "codes.npy"), program, x)
+
+
+def test_the_command_line_runs_it(tmp_path: Path) -> None:
+    program = described(make())
+    x = signals(program, 4)
+    model, given, codes, parts = (
+        tmp_path / name for name in ("encoder.safetensors", "x.npy", "z.npy", "y.npy")
+    )
+    saved(program, model)
+    np.save(given, x)
+    for arguments in (["encode", model, given, "-o", codes], ["decode", model, codes, "-o", parts]):
+        done = pursuit(*arguments)
+        assert done.returncode == 0, done.stderr
+    assert_same(np.load(codes), program, x)
+    decoded = CompiledConvolution(program).decode(np.load(codes))
+    np.testing.assert_allclose(np.load(parts), decoded, rtol=1e-4, atol=1e-5)
 
 
 #: field -> a change of its array that must be noticed

@@ -24,7 +24,7 @@ Sides = tuple[int, int]
 Place = tuple[slice, slice, slice]
 
 #: numbers in the matrix of taps of a tile
-TILE_NUMBERS = 2**16
+TILE_NUMBERS = 2**17
 #: the most frames of a block of a causal program
 MOST_FRAMES = 64
 #: the fewest frames after which a buffer moves the past back to its start
@@ -391,13 +391,13 @@ class _Weights:
 
 
 def _average(values: Array, weights: Array, means: Array) -> None:
-    """Write ``m_t = m_{t-1} + w_t (v_t - m_{t-1})`` to `means`, whose first frame is the last m."""
+    """Write ``m_t = (1 - w_t) m_{t-1} + w_t v_t`` to `means`, whose first frame is the last m."""
+    kept = 1 - weights
+    np.multiply(values, weights[:, None], out=means[:, 1:])
     before = means[:, 0]
-    for number, weight in enumerate(weights):
-        now = means[:, 1 + number]
-        np.subtract(values[:, number], before, out=now)
-        np.multiply(now, weight, out=now)
-        np.add(now, before, out=now)
+    for number, part in enumerate(kept, 1):
+        now = means[:, number]
+        np.add(now, part * before, out=now)
         before = now
 
 
