@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +18,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pursuit.runtime import CompiledConvolution, convolution_engine
+from processes import pursuit
+from pursuit.files import Saved, read, write
+from pursuit.operators import Convolution
+from pursuit.runtime import CompiledConvolution, convolution, convolution_engine, load
+from pursuit.runtime import onnx as export
+from pursuit.runtime.compiled import build
+from pursuit.runtime.compiled import compile as compile_encoder
 from pursuit.runtime.convolution import ConvolutionProgram
+from pursuit.runtime.program import from_arrays
 
 #: relative, in float32
 CLOSE = 1e-5
@@ -67,7 +79,7 @@ def iterates(program: ConvolutionProgram, x: np.ndarray) -> list[Tensor]:
 
 
 def assert_same(found: np.ndarray, program: ConvolutionProgram, x: np.ndarray) -> None:
-    """To 1e-5 of the largest code of the signal in any layer, whose rounding is left in the last."""
+    """To 1e-5 of a signal's largest code in any layer, whose rounding is left in the last."""
     layers = iterates(program, x)
     expected = layers[-1].flatten(1).numpy()
     assert found.dtype == np.float32
@@ -247,3 +259,481 @@ def test_tiles_of_any_size(
     x = signals(program, 7)
     monkeypatch.setattr(convolution_engine, "TILE_NUMBERS", numbers)
     assert_same(CompiledConvolution(program)(x), program, x)
+
+
+def test_threads_change_nothing(
+    program: ConvolutionProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convolution, "WORTH_A_THREAD", 1)
+    x = signals(program, 40)
+    one, three = (CompiledConvolution(program, threads=threads)(x) for threads in (1, 3))
+    np.testing.assert_allclose(one, three, rtol=CLOSE, atol=CLOSE * np.abs(one).max())
+
+
+def quiet(signs: str) -> ConvolutionProgram:
+    """A program whose codes are zero where there is no signal and was none before."""
+    program = make(
+        steps=((1, 1), (3, 1), (2, 1)), averages=(), memory=3, shape=(40, 13), signs=signs
+    )
+    return dataclasses.replace(program, offset=np.zeros_like(program.offset))
+
+
+@pytest.mark.parametrize("signs", ["nonnegative", "mixed"])
+def test_codes_before_and_after_silence(signs: str) -> None:
+    """Products of zeros are skipped, and only those."""
+    program = quiet(signs)
+    x = signals(program, 2).reshape(2, 40, 13)
+    x[:, 5:20], x[:, 26:] = 0, 0
+    x = x.reshape(2, -1)
+    compiled = CompiledConvolution(program)
+    assert_same(compiled(x), program, x)
+    stream = compiled.stream()
+    codes = np.concatenate([stream.push(frame[None]) for frame in x[0].reshape(40, 13)])
+    assert_same(in_planes(program, codes), program, x[:1])
+
+
+@pytest.mark.parametrize("signs", ["nonnegative", "mixed"])
+def test_silence_costs_no_products(signs: str) -> None:
+    program = quiet(signs)
+    compiled = CompiledConvolution(program)
+    stream = compiled.stream()
+    stream.push(signals(program, 1).reshape(40, 13))
+    silence = np.zeros((30, 13), np.float32)
+    for _ in range(30):  # until the memory has faded
+        stream.push(silence)
+    for coupling in compiled._layers.couplings:
+        coupling.matrix[:] = np.nan
+    assert not stream.push(silence).any()
+    assert np.isnan(stream.push(silence + 1)).any()
+
+
+def test_decoding_is_that_of_the_operator(program: ConvolutionProgram) -> None:
+    operator = Convolution(
+        torch.from_numpy(program.dictionary),
+        program.shape,
+        program.kernel,
+        program.stride,
+        program.dilation,
+        program.channels,
+    )
+    compiled = CompiledConvolution(program)
+    codes = compiled(signals(program))
+    expected = operator.decode(torch.from_numpy(codes)).numpy()
+    np.testing.assert_allclose(compiled.decode(codes), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(compiled.decode(codes[0]), expected[0], rtol=1e-4, atol=1e-5)
+    assert compiled.decode(codes[:0]).shape == (0, program.features)
+    with pytest.raises(ValueError, match=f"codes must have {program.size} columns"):
+        compiled.decode(codes[:, :-1])
+
+
+# ---- streams ----------------------------------------------------------------------------------
+
+CAUSAL = [name for name, options in CASES.items() if options.get("causal", True)]
+
+
+def in_frames(program: ConvolutionProgram, rows: np.ndarray, channels: int) -> np.ndarray:
+    """Planes (n, channels S0 S1) as frames (S0, n, channels S1)."""
+    planes = rows.reshape(len(rows), channels, program.shape[0], -1)
+    return planes.transpose(2, 0, 1, 3).reshape(program.shape[0], len(rows), -1)
+
+
+def in_planes(program: ConvolutionProgram, frames: np.ndarray) -> np.ndarray:
+    """The codes of frames (S0, C P1) of one signal as those of a plane (1, C S0 P1)."""
+    return frames.reshape(len(frames), program.atoms, -1).transpose(1, 0, 2).reshape(1, -1)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("name", CAUSAL)
+def test_a_stream_gives_the_codes_of_the_plane(name: str, count: int) -> None:
+    """In blocks of random sizes, none and one among them, for as long as the buffers slide."""
+    options = {**CASES[name], "shape": (150, CASES[name].get("shape", (7, 13))[1])}
+    program = make(**options)
+    compiled = CompiledConvolution(program)
+    x = signals(program, count)
+    whole = in_frames(program, compiled(x), program.atoms)
+    frames = in_frames(program, x, program.channels)
+    rng = np.random.default_rng(0)
+    for sizes in ([1] * 150, [150], [0, 1, 0, 70, 2, 1, 76], list(rng.integers(0, 9, 100))):
+        stream = compiled.stream(signals=count)
+        parts, start = [], 0
+        for size in sizes:
+            parts.append(stream.push(frames[start : start + size]))
+            start += size
+        codes = np.concatenate(parts)
+        assert stream.frames == len(codes)
+        largest = np.abs(whole).max()
+        np.testing.assert_allclose(codes, whole[: len(codes)], rtol=0, atol=CLOSE * largest)
+    if count == 1:  # the axis of the signals may be omitted
+        codes = compiled.stream().push(frames[:, 0])
+        np.testing.assert_allclose(codes, whole[:, 0], rtol=0, atol=CLOSE * largest)
+
+
+def test_a_stream_may_be_longer_than_a_plane() -> None:
+    program = make(shape=(7, 13), averages=(0.9, 1.0))
+    long = dataclasses.replace(program, shape=(600, 13))
+    x = signals(long, 1)
+    codes = CompiledConvolution(program).stream().push(x.reshape(600, 13))
+    assert_same(in_planes(long, codes), long, x)
+
+
+def test_a_stream_takes_its_memory_once() -> None:
+    program = make()
+    stream = CompiledConvolution(program).stream()
+    block = signals(program, 1).reshape(7, 13)
+    for size in (1, 7) * 200:
+        stream.push(block[:size])
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for size in (1, 7) * 300:
+        stream.push(block[:size])
+    after = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert after - before < 4000
+
+
+def test_silence_does_not_become_denormal() -> None:
+    """Running means that decay reach zero, and values that are almost zero are zero."""
+    program = make(averages=(0.6,), memory=2)
+    stream = CompiledConvolution(program).stream()
+    stream.push(signals(program, 1).reshape(7, 13))
+    stream.push(np.full((3, 13), 1e-40, np.float32))
+    for _ in range(400):
+        stream.push(np.zeros((1, 13), np.float32))
+    engine = stream._engine
+    buffers = [engine._signal.array, engine._means, *(plane.array for plane in engine._codes)]
+    for values in buffers:
+        sizes = np.abs(values[values != 0])
+        assert (sizes >= np.finfo(np.float32).tiny).all()
+
+
+def test_a_block_that_is_refused_changes_nothing() -> None:
+    program = make()
+    compiled = CompiledConvolution(program)
+    frames = signals(program, 1).reshape(7, 13)
+    stream, other = compiled.stream(), compiled.stream()
+    stream.push(frames[:3])
+    other.push(frames[:3])
+    bad = frames[3:].copy()
+    bad[2, 1] = np.nan
+    with pytest.raises(
+        ValueError, match="frames contains NaN or infinite values, first in frame 5"
+    ):
+        stream.push(bad)
+    assert stream.frames == 3
+    np.testing.assert_array_equal(stream.push(frames[3:]), other.push(frames[3:]))
+
+
+def test_what_cannot_be_streamed_is_refused() -> None:
+    planes = CompiledConvolution(make(**CASES["two axes"]))
+    with pytest.raises(ValueError, match="a stream needs a causal encoder"):
+        planes.stream()
+    compiled = CompiledConvolution(make())
+    with pytest.raises(ValueError, match="signals must be at least 1, got 0"):
+        compiled.stream(0)
+    with pytest.raises(ValueError, match=r"shape \(n, 1, 13\) or \(n, 13\), got \(2, 12\)"):
+        compiled.stream().push(np.ones((2, 12)))
+    with pytest.raises(ValueError, match=r"shape \(n, 2, 13\), got \(2, 13\)"):
+        compiled.stream(2).push(np.ones((2, 13)))
+    with pytest.raises(ValueError, match=r"got \(13,\)"):
+        compiled.stream().push(np.ones(13))
+    with pytest.raises(TypeError, match="frames must hold real numbers"):
+        compiled.stream().push(np.full((1, 13), 1j))
+
+
+# ---- input ------------------------------------------------------------------------------------
+
+
+def test_any_array_will_do(tmp_path: Path) -> None:
+    program = make()
+    compiled = CompiledConvolution(program)
+    x = signals(program, 20)
+    codes = compiled(x)
+    np.save(tmp_path / "x.npy", x)
+    for same in (
+        x.astype(np.float64), x.astype(">f4"), x.tolist(), torch.from_numpy(x),
+        np.asfortranarray(x), np.repeat(x, 2, axis=0)[::2],
+        np.load(tmp_path / "x.npy", mmap_mode="r"),
+    ):  # fmt: skip
+        np.testing.assert_allclose(compiled(same), codes, rtol=1e-6, atol=1e-7)
+    assert compiled(x[:0]).shape == (0, compiled.size)
+    np.testing.assert_allclose(compiled(x[0]), codes[0], rtol=CLOSE, atol=1e-6)
+    assert compiled(x[0]).shape == (compiled.size,)
+    out = np.empty_like(codes)
+    assert compiled(x, out=out) is out
+    np.testing.assert_array_equal(out, codes)
+    assert compiled(np.zeros((3, compiled.features), int)).dtype == np.float32
+    assert compiled.info is program.info
+    assert repr(compiled) == "CompiledConvolution(features=91, size=175, layers=3)"
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
+def test_signals_that_are_not_finite_are_refused(value: float) -> None:
+    program = make()
+    compiled = CompiledConvolution(program, threads=2)
+    x = signals(program, 50).astype(np.float64)
+    good = compiled(x)
+    for row in (49, 30, 0):
+        broken = x.copy()
+        broken[row:, 3] = value
+        with pytest.raises(ValueError, match=f"NaN or infinite values, first in row {row};"):
+            compiled(broken)
+    np.testing.assert_array_equal(compiled(x), good)
+
+
+def test_what_is_not_a_batch_of_signals_is_refused() -> None:
+    compiled = CompiledConvolution(make())
+    with pytest.raises(ValueError, match=r"x must have shape \(n, 91\) or \(91,\), got \(3,\)"):
+        compiled(np.ones(3))
+    with pytest.raises(TypeError, match="x must hold real numbers"):
+        compiled(np.full((1, 91), "a"))
+    with pytest.raises(ValueError, match="out must be a float32 array of shape"):
+        compiled(np.ones((2, 91)), out=np.empty((2, 1), np.float32))
+    with pytest.raises(ValueError, match="threads must be at least 1, got 0"):
+        CompiledConvolution(make(), threads=0)
+
+
+# ---- files ------------------------------------------------------------------------------------
+
+
+class Encoder:
+    """What `compile` needs of an encoder."""
+
+    def __init__(self, program: ConvolutionProgram) -> None:
+        self._program = program
+
+    def program(self) -> ConvolutionProgram:
+        return self._program
+
+
+def saved(program: ConvolutionProgram, path: Path) -> Path:
+    arrays = {f"program.{name}": array for name, array in program.arrays().items()}
+    write(path, arrays, program.info)
+    return path
+
+
+def test_a_program_returns_from_its_arrays(program: ConvolutionProgram, tmp_path: Path) -> None:
+    x = signals(program)
+    codes = CompiledConvolution(program)(x)
+    again = from_arrays(program.arrays(), program.info)
+    assert isinstance(again, ConvolutionProgram)
+    assert again.form == program.form
+    assert again.parts == program.parts
+    assert len({id(h) for h in again.couplings}) == len({id(h) for h in program.couplings})
+    loaded = load(saved(program, tmp_path / "encoder.safetensors"))
+    compiled = compile_encoder(Encoder(program), threads=1)
+    for encode in (CompiledConvolution(again), loaded, compiled):
+        assert isinstance(encode, CompiledConvolution)
+        np.testing.assert_array_equal(encode(x), codes)
+    assert loaded.info["type"] == "Random"
+
+
+def test_kernels_are_not_chosen() -> None:
+    with pytest.raises(ValueError, match="kernel must be 'auto' for a convolutional encoder"):
+        compile_encoder(Encoder(make()), kernel="dense")
+
+
+RUN = """
+import sys
+for name in ("torch", "numba", "sklearn", "scipy", "threadpoolctl", "rich", "typer"):
+    sys.modules[name] = None  # an import of it fails
+import numpy as np
+from pursuit.runtime import load
+encode = load(sys.argv[1])
+x = np.load(sys.argv[2])
+np.save(sys.argv[3], encode(x))
+assert encode.stream().push(x[0].reshape(7, 13)).shape == (7, encode.size // 7)
+"""
+
+
+def test_a_saved_encoder_runs_without_torch(tmp_path: Path) -> None:
+    program = described(make())
+    x = signals(program)
+    np.save(tmp_path / "x.npy", x)
+    saved(program, tmp_path / "encoder.safetensors")
+    files = [str(tmp_path / name) for name in ("encoder.safetensors", "x.npy", "codes.npy")]
+    done = subprocess.run([sys.executable, "-c", RUN, *files], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert_same(np.load(tmp_path / "codes.npy"), program, x)
+
+
+def test_the_command_line_runs_it(tmp_path: Path) -> None:
+    program = described(make())
+    x = signals(program, 4)
+    model, given, codes, parts = (
+        tmp_path / name for name in ("encoder.safetensors", "x.npy", "z.npy", "y.npy")
+    )
+    saved(program, model)
+    np.save(given, x)
+    for arguments in (["encode", model, given, "-o", codes], ["decode", model, codes, "-o", parts]):
+        done = pursuit(*arguments)
+        assert done.returncode == 0, done.stderr
+    assert_same(np.load(codes), program, x)
+    decoded = CompiledConvolution(program).decode(np.load(codes))
+    np.testing.assert_allclose(np.load(parts), decoded, rtol=1e-4, atol=1e-5)
+
+
+#: field -> a change of its array that must be noticed
+CORRUPTIONS = {
+    "weight": lambda a: a[:, :-1],
+    "weight ": lambda a: a * np.float32(np.nan),
+    "weight  ": lambda a: a[:, :, :0],
+    "offset": lambda a: a[:, :, :2],
+    "offset ": lambda a: a.astype(np.float64),
+    "couplings.0": lambda a: a[:, :, :, :2],
+    "couplings.0 ": lambda a: a[:-1],
+    "couplings.0  ": lambda a: a[:, :, :0],
+    "couplings.of": lambda a: a + 1,
+    "couplings.of ": lambda a: a[:1],
+    "couplings.of  ": lambda a: a.astype(np.float32),
+    "soft": lambda a: -a - 1,
+    "soft ": lambda a: a[:, :-1],
+    "soft  ": lambda a: a[:0],
+    "negative": lambda a: a + 2,
+    "negative ": lambda a: a[:-1],
+    "recall": lambda a: a[:-1],
+    "decays": lambda a: a + 1,
+    "decays ": lambda a: a[:-1],
+    "dictionary": lambda a: a[:, :-1],
+    "dictionary ": lambda a: a[:0],
+    "parts": lambda a: a + 1,
+    "parts ": lambda a: a - a,
+    "other": lambda a: np.zeros(3),
+}
+
+
+@pytest.mark.parametrize("field", CORRUPTIONS)
+def test_arrays_are_checked(field: str) -> None:
+    program = described(make())
+    arrays = program.arrays()
+    name = field.strip()
+    arrays[name] = np.ascontiguousarray(CORRUPTIONS[field](arrays.get(name)))
+    with pytest.raises(ValueError, match=f"^{name.split('.')[0]}") as refusal:
+        from_arrays(arrays, program.info)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "field", ["weight", "couplings.0", "couplings.of", "recall", "decays", "parts", "dictionary"]
+)
+def test_an_array_that_is_missing_is_named(field: str) -> None:
+    program = described(make())
+    arrays = program.arrays()
+    del arrays[field]
+    with pytest.raises(ValueError, match=f"^{field.split('.')[0]}"):
+        from_arrays(arrays, program.info)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("shape", [7]), ("shape", [7, 2.5]), ("shape", [7, 0]), ("shape", "7x13"), ("shape", None),
+        ("channels", 0), ("channels", 1.0), ("channels", True), ("kernel", [1, 99]),
+        ("kernel", [2, 4]), ("stride", [2, 2]), ("stride", [1, -1]), ("dilation", [2, 1]),
+        ("dilation", [0, 1]), ("causal", 1), ("causal", None), ("averages", [1.5]),
+        ("averages", ["0.5"]), ("averages", 0.5), ("averages", [float("nan")]), ("memory", 0),
+        ("memory", 3), ("memory", True), ("memory", "2"), ("couplings", [[1, 1]]),
+        ("couplings", [[1, 1], [1]]), ("couplings", [[1, 1], 1]), ("couplings", 3),
+        ("couplings", [[1, 1], [0, 1]]),
+    ],
+)  # fmt: skip
+def test_the_description_is_checked(field: str, value: object) -> None:
+    program = described(make())
+    names = {"couplings": "coupling_dilations", "kernel": "(kernel|dictionary)"}
+    info = {**program.info, "program": {**program.form, field: value}}
+    with pytest.raises(ValueError, match=f"^{names.get(field, field)}"):
+        from_arrays(program.arrays(), info)
+    without = {key: entry for key, entry in program.form.items() if key != field}
+    with pytest.raises(ValueError, match=f"^{field} is missing"):
+        from_arrays(program.arrays(), {**program.info, "program": without})
+
+
+def test_planes_have_no_past() -> None:
+    program = make(**CASES["two axes"])
+    memory = {"memory": 1, "recall": np.eye(5, dtype=np.float32), "decays": np.ones(5, np.float32)}
+    for changes in ({"averages": (0.5,)}, memory):
+        with pytest.raises(ValueError, match="must be absent unless the program is causal"):
+            dataclasses.replace(program, **changes)
+    even = tuple(np.zeros((5, 5, 2, 3), np.float32) for _ in program.couplings)
+    with pytest.raises(ValueError, match="couplings must have odd numbers of taps"):
+        dataclasses.replace(program, couplings=even)
+
+
+@pytest.mark.parametrize("form", [{"form": "wavelet"}, {}, None, "convolution", ["convolution"]])
+def test_unknown_forms_are_refused(form: object, tmp_path: Path) -> None:
+    program = described(make())
+    path = saved(dataclasses.replace(program), tmp_path / "forged.safetensors")
+    arrays, info = read(path)
+    given = Saved(path, arrays, {**info, "program": form})
+    with pytest.raises(ValueError, match=r"forged\.safetensors cannot be run: program must be"):
+        build(given)
+
+
+def test_a_description_of_another_program_is_refused() -> None:
+    program = described(make())
+    with pytest.raises(ValueError, match=r"^program must be"):
+        dataclasses.replace(program, averages=(0.8,))
+
+
+# ---- ONNX -------------------------------------------------------------------------------------
+
+
+def session(model: object):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    content = model if isinstance(model, bytes) else model.SerializeToString()
+    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+
+def test_the_graph_gives_the_codes_of_the_formula(program: ConvolutionProgram) -> None:
+    pytest.importorskip("onnx")
+    x = signals(program, 5)
+    for opset in (13, 17, 21):
+        run = session(export.graph(program, opset))
+        for rows in (5, 1, 0):
+            (codes,) = run.run(None, {"x": x[:rows]})
+            assert_same(codes, program, x[:rows])
+
+
+def test_the_newest_operators(program: ConvolutionProgram) -> None:
+    """With ONNX's own interpreter, since runtimes are older."""
+    onnx = pytest.importorskip("onnx")
+    reference = pytest.importorskip("onnx.reference")
+    x = signals(program)
+    run = reference.ReferenceEvaluator(export.graph(program, onnx.defs.onnx_opset_version()))
+    assert_same(run.run(None, {"x": x})[0], program, x)
+
+
+@settings(max_examples=30, deadline=None)
+@given(programs())
+def test_graphs_of_random_programs(program: ConvolutionProgram) -> None:
+    pytest.importorskip("onnx")
+    x = signals(program)
+    (codes,) = session(export.graph(program)).run(None, {"x": x})
+    assert_same(codes, program, x)
+
+
+def test_the_file_describes_itself(tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    program = described(make())
+    path = saved(program, tmp_path / "encoder.safetensors")
+    target = tmp_path / "encoder.onnx"
+    x = signals(program)
+    for encoder in (path, program, Encoder(program), CompiledConvolution(program)):
+        export.export_onnx(encoder, target)
+        run = session(target.read_bytes())
+        assert_same(run.run(None, {"x": x})[0], program, x)
+        (given,), (result,) = run.get_inputs(), run.get_outputs()
+        assert (given.name, given.shape) == ("x", ["batch", program.features])
+        assert (result.name, result.shape) == ("codes", ["batch", program.size])
+        notes = json.loads(run.get_modelmeta().custom_metadata_map["pursuit"])
+        assert notes["type"] == "Random"
+        assert notes["size"] == program.size
+
+
+def test_couplings_that_layers_share_are_stored_once() -> None:
+    pytest.importorskip("onnx")
+    graphs = [export.graph(make(tied=tied, steps=((1, 1),) * 3)) for tied in (True, False)]
+    kernels = [[c for c in g.graph.initializer if c.dims == [5, 5, 2, 3]] for g in graphs]
+    assert list(map(len, kernels)) == [1, 3]

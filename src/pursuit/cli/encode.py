@@ -250,10 +250,10 @@ def _encoder(saved: Saved, threads: int | None = None, decode: bool = False) -> 
     """The work of a trained encoder, without torch."""
     import numpy as np
 
-    from ..runtime.compiled import Compiled, build
+    from ..runtime.compiled import CompiledBank, build
 
     encoder = build(saved, threads=threads)
-    assert isinstance(encoder, Compiled)
+    assert not isinstance(encoder, CompiledBank)
     if decode:
         return _Work(encoder.decode, encoder.size, encoder.features, np.float32)
     return _Work(encoder, encoder.features, encoder.size, np.float32)

@@ -336,9 +336,9 @@ class FrameStream:
             require_finite(block, "frames", "frame", self.frames)
         count = len(block)
         codes = np.empty((*block.shape[:-1], self._size), np.float32)
-        planes = block.reshape(count, self.signals, program.channels, -1).transpose(1, 2, 0, 3)
-        maps = codes.reshape(count, self.signals, program.atoms, -1).transpose(1, 2, 0, 3)
-        self._engine.run(planes, maps)
+        planes = block.reshape(count, self.signals, program.channels, program.shape[1])
+        maps = codes.reshape(count, self.signals, program.atoms, program.positions[1])
+        self._engine.run(planes.transpose(1, 2, 0, 3), maps.transpose(1, 2, 0, 3))
         self.frames += count
         return codes
 
@@ -377,9 +377,9 @@ def _check(program: ConvolutionProgram) -> None:
             f"kernel {program.kernel} with dilation {program.dilation} does not fit into signals "
             f"of shape {program.shape}"
         )
+    _check_codes(program)
     _check_time(program)
     _check_signal(program)
-    _check_codes(program)
     if program.parts:
         if not all(_is_whole(part, 1) for part in program.parts):
             raise ValueError(f"parts must be positive whole numbers, got {program.parts}")
@@ -396,9 +396,9 @@ def _check_time(program: ConvolutionProgram) -> None:
         isinstance(decay, float) and 0 <= decay <= 1 for decay in averages
     ):
         raise ValueError(f"averages must be decays between 0 and 1, got {averages!r}")
-    if memory is not None and not (_is_whole(memory, 1) and memory < len(program.soft)):
+    if memory is not None and not (_is_whole(memory, 1) and memory < program.depth):
         raise ValueError(
-            f"memory must be a number of layers from 1 to {len(program.soft) - 1}, or None, "
+            f"memory must be a number of layers from 1 to {program.depth - 1}, or None, "
             f"got {memory!r}"
         )
     if program.causal:

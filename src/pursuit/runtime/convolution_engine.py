@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from .convolution import ConvolutionProgram
 
 Sides = tuple[int, int]
-Tile = tuple[slice, slice, slice]
+Place = tuple[slice, slice, slice]
 
 #: numbers in the matrix of taps of a tile
-TILE_NUMBERS = 2**16
+TILE_NUMBERS = 2**17
 #: the most frames of a block of a causal program
 MOST_FRAMES = 64
 #: the fewest frames after which a buffer moves the past back to its start
@@ -33,7 +33,8 @@ ROOM = 16
 SMALL = np.float32(1e-25)
 #: the lower end of a one-sided threshold
 LOWEST = np.finfo(np.float32).min
-ZERO = np.zeros((), np.float32)
+#: blocks whose views are kept
+MOST_VIEWS = 64
 
 
 class Correlation:
@@ -74,6 +75,7 @@ class Layers:
         self.offset = offset if self.positional else self._repeated(offset)
         self.soft = [self._repeated(row) for row in program.soft]
         lowest = np.where(program.negative != 0, -program.soft, LOWEST)
+        self.zero = self._repeated(np.zeros(program.atoms))
         signed = bool(program.negative.any())
         self.lowest = [self._repeated(row) for row in lowest] if signed else None
         self.recall = None if program.recall is None else np.ascontiguousarray(program.recall.T)
@@ -118,14 +120,16 @@ class Engine:
             _Plane(coupling, signals, (first, side), atoms, past) for coupling in layers.couplings
         ]
         self._base = np.empty((signals, self.frames, side, atoms), np.float32)
-        self._sums = np.empty(self._base.size, np.float32)
+        self._sums, self._within = np.empty((2, self._base.size), np.float32)
         rows = min(layers.rows, self._base.size // atoms)
         self._taps = np.empty(rows * layers.columns, np.float32)
         self._averages = _Weights(np.array(program.averages, np.float64)[:, None], self.frames)
-        if program.decays is not None:
-            self._memory = _Weights(program.decays.astype(np.float64), self.frames)
-            self._means = np.zeros((signals, 1 + self.frames, side, atoms), np.float32)
+        decays = np.zeros(0) if program.decays is None else program.decays.astype(np.float64)
+        self._memory = _Weights(decays, self.frames)
+        height = 0 if program.decays is None else side
+        self._means = np.zeros((signals, 1 + self.frames, height, atoms), np.float32)
         self._room = room
+        self._known: dict[tuple[int, int, int], _Views] = {}
         self.restart()
 
     def restart(self) -> None:
@@ -134,10 +138,9 @@ class Engine:
         self._count = 0  # frames so far
         for plane in (self._signal, *self._codes):
             plane.forget()
+        self._means[:, 0] = 0
         self._averages.restart()
-        if self.layers.recall is not None:
-            self._memory.restart()
-            self._means[:, 0] = 0
+        self._memory.restart()
 
     def run(self, x: Array, out: Array) -> None:
         """Write the codes of planes (signals, channels, S0, S1) to `out`, (signals, C, P0, P1).
@@ -152,90 +155,161 @@ class Engine:
             self._block(x[:, :, frames], out[:, :, frames])
 
     def _block(self, x: Array, out: Array) -> None:
-        layers = self.layers
-        count, frames = len(x), out.shape[2]
-        if layers.program.causal and self._at + frames > self._room:
-            for plane in (self._signal, *self._codes):
-                plane.slide(self._at)
-            self._at = 0
-        self._take(x)
-        base = self._base[:count, :frames]
-        targets = [plane.entries(self._at, count, frames) for plane in self._codes]
-        targets.append(out.transpose(0, 2, 3, 1))
-        planes = (self._signal, *self._codes)
-        for number, (plane, target) in enumerate(zip(planes, targets, strict=True)):
-            if number == layers.program.memory:
-                self._recall(targets[number - 1], base)
-            active = self._layer(number, plane, base, target)
-            if active and number < len(self._codes):
+        program, frames = self.layers.program, out.shape[2]
+        if program.causal and self._at + frames > self._room:
+            self._slide()
+        views = self._views(len(x), x.shape[2], frames)
+        np.add(x.transpose(0, 2, 3, 1), SMALL, out=views.signal)
+        np.subtract(views.signal, SMALL, out=views.signal)
+        if program.averages:
+            _average(views.signal[:, :, :, None], self._averages.next(frames), views.averages)
+        maps = out.transpose(0, 2, 3, 1)
+        for number, tiles in enumerate(views.layers):
+            if number == program.memory:
+                self._recall(views, frames)
+            if self._layer(number, tiles, maps):
                 self._codes[number].active = self._count + frames
-        if layers.program.causal:
+        if program.causal:
             self._at += frames
             self._count += frames
 
-    def _take(self, x: Array) -> None:
-        """Copy a block of the signals to the buffer, and add their running means."""
-        channels, frames = x.shape[1], x.shape[2]
-        entries = self._signal.entries(self._at, len(x), frames)
-        given = entries[..., :channels]
-        np.add(x.transpose(0, 2, 3, 1), SMALL, out=given)
-        given -= SMALL
-        if entries.shape[3] == channels:
-            return
-        values = self._signal.entries(self._at - 1, len(x), frames + 1)
-        values = values.reshape(*values.shape[:3], -1, channels)
-        _average(values[:, 1:, :, :1], self._averages.next(frames), values[:, :, :, 1:])
+    def _slide(self) -> None:
+        """Move the past to the start of the buffers."""
+        for plane in (self._signal, *self._codes):
+            plane.slide(self._at)
+        self._at = 0
+        # in silence, running means become denormal numbers
+        _flush(self._signal.array[:, self.layers.past - 1])
+        _flush(self._means[:, 0])
 
-    def _recall(self, codes: Array, base: Array) -> None:
-        """Add the product of the running mean of the codes."""
+    def _recall(self, views: _Views, frames: int) -> None:
+        """Add the product of the running mean of the codes of the last layer."""
         assert self.layers.recall is not None
-        frames = codes.shape[1]
-        means = self._means[: len(codes), : 1 + frames]
-        _average(codes, self._memory.next(frames), means)
-        sums = self._sums[: base.size].reshape(base.shape)
-        np.matmul(means[:, 1:], self.layers.recall, out=sums)
-        base += sums
-        means[:, 0] = means[:, frames]
+        _average(views.codes, self._memory.next(frames), views.means)
+        np.matmul(views.means[:, 1:], self.layers.recall, out=views.recalled)
+        np.add(views.base, views.recalled, out=views.base)
+        views.means[:, 0] = views.means[:, frames]
 
-    def _layer(self, number: int, plane: _Plane, base: Array, target: Array) -> bool:
-        """Compute the codes of a layer; return whether some are not zero."""
-        layers, coupling = self.layers, plane.coupling
-        silent = number > 0 and plane.active + coupling.before[0] <= self._count
-        taps = None if silent else plane.taps(self._at, base.shape)
+    def _layer(self, number: int, tiles: list[_Tile], maps: Array) -> bool:
+        """Compute the codes of a layer; return whether they are an input that is not zero."""
+        plane = self._signal if number == 0 else self._codes[number - 1]
+        last = number == len(self._codes)
+        silent = number > 0 and plane.active + plane.coupling.before[0] <= self._count
         active = False
-        for tile in _tiles(base.shape, layers.rows):
-            v = base[tile]
-            sums = self._sums[: v.size].reshape(v.shape)
-            if taps is not None:
-                rows = self._taps[: v.size // v.shape[3] * len(coupling.matrix)]
-                chosen = taps[tile]
-                np.copyto(rows.reshape(chosen.shape), chosen)
-                np.matmul(
-                    rows.reshape(-1, len(coupling.matrix)),
-                    coupling.matrix,
-                    out=sums.reshape(-1, v.shape[3]),
-                )
-                if number == 0:
-                    where = tile[2] if layers.positional else slice(v.shape[2])
-                    np.add(sums, layers.offset[where], out=v)
-                else:
-                    v = np.add(sums, v, out=sums)
-            active |= self._shrink(number, v, sums, target[tile])
+        for tile in tiles:
+            v, sums = tile.base, tile.sums
+            if not silent:
+                np.copyto(tile.gathered, tile.taps)
+                np.matmul(tile.rows, plane.coupling.matrix, out=tile.products)
+                # the first layer keeps the sum for the others
+                v = v if number == 0 else sums
+                np.add(sums, tile.added, out=v)
+            target = maps[tile.place] if tile.target is None else tile.target
+            if tile.lowest is None:
+                np.subtract(v, tile.soft, out=sums)
+                np.maximum(sums, tile.zero, out=target)
+                # not "> 0", which NaN after an overflow are not
+                active |= not last and not sums.max() <= 0
+            else:
+                within = np.maximum(v, tile.lowest, out=tile.within)
+                np.minimum(within, tile.soft, out=within)
+                np.subtract(v, within, out=target)
+                active |= not last and bool(target.any())
         return active
 
-    def _shrink(self, number: int, v: Array, scratch: Array, target: Array) -> bool:
-        """Write the shrunk values to `target`; return whether some are not zero."""
-        soft = self.layers.soft[number][: v.shape[2]]
-        if self.layers.lowest is None:
-            np.subtract(v, soft, out=scratch)
-            np.maximum(scratch, ZERO, out=target)
-            return not scratch.max() <= 0  # also with NaN, after an overflow
-        # v may be the scratch array itself
-        np.copyto(target, v)
-        np.maximum(v, self.layers.lowest[number][: v.shape[2]], out=scratch)
-        np.minimum(scratch, soft, out=scratch)
-        np.subtract(target, scratch, out=target)
-        return bool(target.any())
+    def _views(self, signals: int, inputs: int, frames: int) -> _Views:
+        """The views for a block of some size at the present place in the buffers."""
+        key = (signals, frames, self._at)
+        if key not in self._known:
+            if len(self._known) >= MOST_VIEWS:
+                self._known.clear()
+            self._known[key] = self._made(signals, inputs, frames)
+        return self._known[key]
+
+    def _made(self, signals: int, inputs: int, frames: int) -> _Views:
+        program = self.layers.program
+        base = self._base[:signals, :frames]
+        entries = self._signal.entries(self._at, signals, inputs)
+        # with the frame before the block
+        running = self._signal.entries(self._at - 1, signals, inputs + 1)
+        averages = running.reshape(*running.shape[:3], -1, program.channels)[:, :, :, 1:]
+        codes = base
+        if program.memory is not None:
+            codes = self._codes[program.memory - 1].entries(self._at, signals, frames)
+        return _Views(
+            signal=entries[..., : program.channels],
+            averages=averages,
+            codes=codes,
+            means=self._means[:signals, : 1 + frames],
+            recalled=self._sums[: base.size].reshape(base.shape),
+            base=base,
+            layers=[self._cut(number, base) for number in range(program.depth)],
+        )
+
+    def _cut(self, number: int, base: Array) -> list[_Tile]:
+        """The tiles of a layer."""
+        layers = self.layers
+        plane = self._signal if number == 0 else self._codes[number - 1]
+        taps = plane.taps(self._at, base.shape)
+        following = None
+        if number < len(self._codes):
+            following = self._codes[number].entries(self._at, *base.shape[:2])
+        tiles = []
+        for place in _places(base.shape, layers.rows):
+            chosen, part = taps[place], base[place]
+            across, atoms = part.shape[2:]
+            columns = len(plane.coupling.matrix)
+            rows = self._taps[: part.size // atoms * columns]
+            sums = self._sums[: part.size]
+            offset = layers.offset[place[2] if layers.positional else slice(across)]
+            tiles.append(
+                _Tile(
+                    place=place,
+                    taps=chosen,
+                    gathered=rows.reshape(chosen.shape),
+                    rows=rows.reshape(-1, columns),
+                    products=sums.reshape(-1, atoms),
+                    sums=sums.reshape(part.shape),
+                    within=self._within[: part.size].reshape(part.shape),
+                    base=part,
+                    added=offset if number == 0 else part,
+                    soft=layers.soft[number][:across],
+                    lowest=None if layers.lowest is None else layers.lowest[number][:across],
+                    zero=layers.zero[:across],
+                    target=None if following is None else following[place],
+                )
+            )
+        return tiles
+
+
+class _Views(NamedTuple):
+    """Views of the buffers for one block, which are kept, since making them takes time."""
+
+    signal: Array
+    averages: Array  # the running means of the signal, (signals, frame before and frames, ...)
+    codes: Array  # of which running means are taken
+    means: Array  # these running means, with the frame before
+    recalled: Array  # what they add to b
+    base: Array  # b
+    layers: list[list[_Tile]]
+
+
+class _Tile(NamedTuple):
+    """The views for one tile of a layer."""
+
+    place: Place
+    taps: Array  # where the input is read
+    gathered: Array  # where it is copied to, and the same as a matrix
+    rows: Array
+    products: Array  # the result as a matrix, and the same in the order of the maps
+    sums: Array
+    within: Array  # scratch of the same shape
+    base: Array  # b
+    added: Array  # what is added to the product
+    soft: Array
+    lowest: Array | None
+    zero: Array
+    target: Array | None  # where the next layer reads its input
 
 
 class _Plane:
@@ -295,33 +369,45 @@ class _Weights:
         counts = np.arange(frames).reshape(-1, *[1] * decays.ndim)
         self._carried = decays ** (1 + counts)
         self._added = np.cumsum(decays**counts, axis=0)
-        self._shape = decays.shape
+        self._limit = np.repeat((1 - decays)[None], frames, axis=0).astype(np.float32)
+        slowest = decays.max(initial=0.0)
+        with np.errstate(divide="ignore"):
+            #: the number of frames after which the weights are 1 - d in double precision
+            self._settled = np.divide(math.log(1e17), np.abs(np.log(slowest)))
         self.restart()
 
     def restart(self) -> None:
-        self._total = np.zeros(self._shape)
+        self._frames = 0
+        self._total = np.zeros(self._limit.shape[1:])
 
     def next(self, frames: int) -> Array:
         """Return the weights of the next frames, shape (frames, *decays)."""
+        if self._frames > self._settled:
+            return self._limit[:frames]
         totals = self._carried[:frames] * self._total + self._added[:frames]
+        self._frames += frames
         self._total = totals[-1]
         return np.reciprocal(totals).astype(np.float32)
 
 
 def _average(values: Array, weights: Array, means: Array) -> None:
-    """Write ``m_t = m_{t-1} + w_t (v_t - m_{t-1})`` to `means`, whose first frame is the last m."""
+    """Write ``m_t = (1 - w_t) m_{t-1} + w_t v_t`` to `means`, whose first frame is the last m."""
+    kept = 1 - weights
+    np.multiply(values, weights[:, None], out=means[:, 1:])
     before = means[:, 0]
-    for number, weight in enumerate(weights):
-        now = means[:, 1 + number]
-        np.subtract(values[:, number], before, out=now)
-        np.multiply(now, weight, out=now)
-        np.add(now, before, out=now)
+    for number, part in enumerate(kept, 1):
+        now = means[:, number]
+        np.add(now, part * before, out=now)
         before = now
-    before += SMALL
-    before -= SMALL
 
 
-def _tiles(shape: tuple[int, ...], rows: int) -> Iterator[Tile]:
+def _flush(values: Array) -> None:
+    """Turn numbers that are almost denormal into zeros, in place."""
+    np.add(values, SMALL, out=values)
+    np.subtract(values, SMALL, out=values)
+
+
+def _places(shape: tuple[int, ...], rows: int) -> Iterator[Place]:
     """Slices of (signals, frames, positions) that have up to `rows` positions together."""
     signals, frames, side = shape[:3]
     across = min(side, rows)

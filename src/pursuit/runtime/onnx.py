@@ -9,33 +9,30 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import __version__
 from ..files import write_whole
+from . import onnx_convolution
+from .checks import Array
 from .compiled import Compiled, CompiledBank, load
-from .program import Array, Layer, Program
+from .convolution import CompiledConvolution, ConvolutionProgram
+from .onnx_nodes import Factor, Nodes, Term
+from .program import Layer, Program
 
 if TYPE_CHECKING:
     import onnx
 
 #: the oldest version of the operators that has all that are used here
 OLDEST_OPSET = 13
-#: sums are scaled by their first factor that is at least this fraction of the largest
-SMALLEST = 1e-3
 #: the smallest norm to divide by
 TINY = float(np.finfo(np.float32).tiny)
-#: the lower end of a one-sided threshold
-LOWEST = float(np.finfo(np.float32).min)
 #: entries of a program's description that the file's metadata contains
 DESCRIPTION = ("type", "arguments", "model", "regime", "provenance")
-#: a factor for all coefficients, or one for each
-Factor = float | Array
-Term = tuple[Factor, str]
 
 
 def export_onnx(encoder: Any, path: str | os.PathLike[str], opset: int = 17) -> None:
@@ -68,7 +65,7 @@ def export_onnx(encoder: Any, path: str | os.PathLike[str], opset: int = 17) -> 
     write_whole(path, graph(_program(encoder), opset).SerializeToString())
 
 
-def graph(program: Program, opset: int = 17) -> onnx.ModelProto:
+def graph(program: Program | ConvolutionProgram, opset: int = 17) -> onnx.ModelProto:
     """Return the checked ONNX model of a program."""
     try:
         import onnx
@@ -81,8 +78,12 @@ def graph(program: Program, opset: int = 17) -> onnx.ModelProto:
     newest = onnx.defs.onnx_opset_version()
     if not OLDEST_OPSET <= opset <= newest:
         raise ValueError(f"opset must be {OLDEST_OPSET} to {newest}, got {opset}")
-    nodes = _Nodes()
-    nodes.rename(_encode(nodes, program), "codes")
+    nodes = Nodes()
+    if isinstance(program, ConvolutionProgram):
+        codes = onnx_convolution.encode(nodes, program)
+    else:
+        codes = _encode(nodes, program)
+    nodes.rename(codes, "codes")
     float32 = onnx.TensorProto.FLOAT
     made = [
         helper.make_node(node.operator, node.inputs, node.outputs, node.name, **node.attributes)
@@ -110,45 +111,45 @@ def graph(program: Program, opset: int = 17) -> onnx.ModelProto:
     return model
 
 
-def _program(encoder: Any) -> Program:
-    if isinstance(encoder, Program):
+def _program(encoder: Any) -> Program | ConvolutionProgram:
+    if isinstance(encoder, Program | ConvolutionProgram):
         return encoder
     if isinstance(encoder, str | os.PathLike):
         encoder = load(encoder)
     if isinstance(encoder, CompiledBank) or hasattr(encoder, "programs"):
         raise TypeError("a bank of encoders has no graph; export its encoders one by one")
-    if isinstance(encoder, Compiled):
+    if isinstance(encoder, Compiled | CompiledConvolution):
         return encoder.program
     if not callable(getattr(encoder, "program", None)):
         raise TypeError(
             "an encoder, its program or the path of its file can be exported, "
             f"got {type(encoder).__name__}"
         )
-    program: Program = encoder.program()
+    program: Program | ConvolutionProgram = encoder.program()
     return program
 
 
-def _description(program: Program) -> dict[str, Any]:
+def _description(program: Program | ConvolutionProgram) -> dict[str, Any]:
     known = {key: program.info[key] for key in DESCRIPTION if key in program.info}
     if known.get("provenance") is None:
         known.pop("provenance", None)
     return {"format": "pursuit", **known, "features": program.features, "size": program.size}
 
 
-def _summary(program: Program) -> str:
+def _summary(program: Program | ConvolutionProgram) -> str:
     kind = program.info.get("type", "An encoder")
     model: Mapping[str, Any] = program.info.get("model") or {}
     of = f" for {model['type']}" if "type" in model else ""
     return (
         f"{kind}{of}: signals (batch, {program.features}) to codes (batch, {program.size}) "
-        f"by {len(program.layers)} layers"
+        f"by {program.depth} layers"
     )
 
 
 # ---- layers ---------------------------------------------------------------------------------
 
 
-def _encode(nodes: _Nodes, program: Program) -> str:
+def _encode(nodes: Nodes, program: Program) -> str:
     """The codes of the signals "x", in the units of the model."""
     z: str | None = None
     previous: str | None = None
@@ -163,7 +164,7 @@ def _encode(nodes: _Nodes, program: Program) -> str:
 
 
 def _gram_step(
-    nodes: _Nodes, program: Program, layer: Layer, z: str | None, previous: str | None
+    nodes: Nodes, program: Program, layer: Layer, z: str | None, previous: str | None
 ) -> str:
     """``v = e x W' + (a1 - c1) z + (a2 - c2) z' + (c1 z + c2 z') H'`` with ``H = I - G``."""
     assert layer.gram is not None
@@ -180,7 +181,7 @@ def _gram_step(
 
 
 def _residual_step(
-    nodes: _Nodes, program: Program, layer: Layer, z: str | None, previous: str | None
+    nodes: Nodes, program: Program, layer: Layer, z: str | None, previous: str | None
 ) -> str:
     """``v = a1 z + a2 z' + (e x - p V) W' - decay p`` with ``p = c1 z + c2 z'``."""
     a1, a2, c1, c2, _ = layer.mix
@@ -198,9 +199,7 @@ def _residual_step(
     return nodes.scaled(*nodes.total([(1.0, moves), *carried]))
 
 
-def _residual(
-    nodes: _Nodes, layer: Layer, z: str | None, previous: str | None
-) -> tuple[str, float]:
+def _residual(nodes: Nodes, layer: Layer, z: str | None, previous: str | None) -> tuple[str, float]:
     """``e x - (c1 z + c2 z') V``, as a value and its factor."""
     _, _, c1, c2, e = layer.mix
     if z is None:
@@ -225,25 +224,15 @@ def _codes(now: Factor, z: str, before: Factor, previous: str | None) -> list[Te
     return [(now, z)] if previous is None else [(now, z), (before, previous)]
 
 
-def _shrunk(nodes: _Nodes, program: Program, layer: Layer, v: str) -> str:
-    """Soft thresholds ``v - min(max(v, -t), t)``, then those of groups.
-
-    Where codes must not be negative, the threshold has no lower end.
-    """
-    signed = program.negative != 0
-    if not signed.any():
-        above = nodes("Sub", v, nodes.constant(layer.soft, "soft")) if layer.soft.any() else v
-        v = nodes("Relu", above)
-    elif layer.soft.any() or not signed.all():
-        lowest = nodes.constant(np.where(signed, -layer.soft, LOWEST), "lowest")
-        within = nodes("Min", nodes("Max", v, lowest), nodes.constant(layer.soft, "soft"))
-        v = nodes("Sub", v, within)
+def _shrunk(nodes: Nodes, program: Program, layer: Layer, v: str) -> str:
+    """Soft thresholds, then those of groups."""
+    v = nodes.shrunk(v, layer.soft, program.negative != 0)
     for labels, thresholds in zip(program.labels, layer.groups, strict=True):
         v = _shrunk_groups(nodes, v, labels, thresholds)
     return v
 
 
-def _shrunk_groups(nodes: _Nodes, v: str, labels: Array, thresholds: Array) -> str:
+def _shrunk_groups(nodes: Nodes, v: str, labels: Array, thresholds: Array) -> str:
     """``v_r max(0, 1 - t_r/||v_r||)``; coefficients in no group form one with threshold 0."""
     count = len(thresholds)
     rest = labels < 0
@@ -257,7 +246,7 @@ def _shrunk_groups(nodes: _Nodes, v: str, labels: Array, thresholds: Array) -> s
     return nodes("Mul", v, nodes("MatMul", factors, nodes.constant(members.T, "groups")))
 
 
-def _chosen(nodes: _Nodes, program: Program, layer: Layer, z: str | None, y: str) -> str:
+def _chosen(nodes: Nodes, program: Program, layer: Layer, z: str | None, y: str) -> str:
     """The code after a layer: y, or z with the largest changes of y; None means zeros."""
     if layer.width == program.size:
         return y
@@ -270,7 +259,7 @@ def _chosen(nodes: _Nodes, program: Program, layer: Layer, z: str | None, y: str
     return _best_block(nodes, change, start, y, program.blocks, program.constants)
 
 
-def _top(nodes: _Nodes, change: str, start: str, y: str, width: int) -> str:
+def _top(nodes: Nodes, change: str, start: str, y: str, width: int) -> str:
     """y in the coefficients that change most, the start elsewhere."""
     count = nodes.constant(np.array([width]), "width")
     _, most = nodes.several(2, "TopK", nodes("Abs", change), count, axis=1, largest=1, sorted=0)
@@ -279,7 +268,7 @@ def _top(nodes: _Nodes, change: str, start: str, y: str, width: int) -> str:
 
 
 def _best_block(
-    nodes: _Nodes, change: str, start: str, y: str, blocks: Array, constants: Array
+    nodes: Nodes, change: str, start: str, y: str, blocks: Array, constants: Array
 ) -> str:
     """y in the block with the largest ``sum_i L_i change_i^2``, the start elsewhere."""
     members = np.eye(int(blocks.max()) + 1)[blocks] * constants[:, None]
@@ -287,110 +276,3 @@ def _best_block(
     best = nodes("ArgMax", gains, axis=1, keepdims=1)
     inside = nodes("Equal", nodes.constant(blocks, "blocks"), best)
     return nodes("Where", inside, y, start)
-
-
-# ---- nodes ----------------------------------------------------------------------------------
-
-
-class _Node(NamedTuple):
-    operator: str
-    inputs: list[str]
-    outputs: list[str]
-    name: str
-    attributes: dict[str, Any]
-
-
-class _Nodes:
-    """The nodes and constants of a graph; equal nodes and equal constants are merged."""
-
-    def __init__(self) -> None:
-        self.all: list[_Node] = []
-        self.constants: dict[str, Array] = {}
-        self.scope = ""  # the prefix of the names of new nodes
-        self._known: dict[tuple[Any, ...], _Node] = {}
-        self._names: dict[tuple[Any, ...], str] = {}
-
-    def __call__(self, operator: str, *inputs: str, **attributes: Any) -> str:
-        """The output of a node with one output."""
-        return self.several(1, operator, *inputs, **attributes)[0]
-
-    def several(self, count: int, operator: str, *inputs: str, **attributes: Any) -> list[str]:
-        """The outputs of a node with `count` outputs."""
-        key = (operator, inputs, tuple(sorted(attributes.items())))
-        if key not in self._known:
-            name = f"{self.scope}/{operator}_{len(self.all)}"
-            outputs = [name] if count == 1 else [f"{name}:{number}" for number in range(count)]
-            self._known[key] = _Node(operator, list(inputs), outputs, name, attributes)
-            self.all.append(self._known[key])
-        return self._known[key].outputs
-
-    def rename(self, value: str, name: str) -> None:
-        for node in self.all:
-            for names in (node.inputs, node.outputs):
-                names[:] = [name if old == value else old for old in names]
-
-    def constant(self, array: Array, name: str) -> str:
-        """The name of an array, stored as int64 or float32."""
-        array = np.ascontiguousarray(array, np.int64 if array.dtype.kind == "i" else np.float32)
-        key = (array.dtype.str, array.shape, array.tobytes())
-        if key not in self._names:
-            self._names[key] = f"{name}_{len(self.constants)}"
-            self.constants[self._names[key]] = array
-        return self._names[key]
-
-    def number(self, value: float) -> str:
-        return self.constant(np.array([value]), "number")
-
-    def scaled(self, value: str, factor: Factor) -> str:
-        if isinstance(factor, float):
-            return value if factor == 1 else self("Mul", value, self.number(factor))
-        return self("Mul", value, self.constant(factor, "factors"))
-
-    def total(self, terms: Sequence[Term]) -> tuple[str, float]:
-        """A value and a number whose product is the sum of the terms; the number may be 0."""
-        present = [(factor, value) for factor, value in terms if np.any(factor)]
-        if not present:
-            return terms[0][1], 0.0
-        scale = _common(present)
-        total = ""
-        for factor, value in present:
-            factor = factor / scale
-            if not total:
-                total = self.scaled(value, factor)
-            elif isinstance(factor, float) and factor == -1:
-                total = self("Sub", total, value)
-            else:
-                total = self("Add", total, self.scaled(value, factor))
-        return total, scale
-
-    def product(
-        self,
-        rows: str,
-        matrix: Array,
-        name: str,
-        *,
-        alpha: float = 1.0,
-        plus: str | None = None,
-        beta: float = 1.0,
-        transposed: bool = True,
-    ) -> str:
-        """``alpha rows matrix' + beta plus``; the matrix is not transposed unless `transposed`."""
-        inputs = [rows, self.constant(matrix, name)]
-        attributes: dict[str, Any] = {"transB": int(transposed), "alpha": alpha}
-        if plus is not None and beta != 0:
-            inputs.append(plus)
-            attributes["beta"] = beta
-        return self("Gemm", *inputs, **attributes)
-
-    def split(self, value: str, sizes: Sequence[int]) -> list[str]:
-        parts = self.constant(np.array(sizes), "sizes")
-        return self.several(len(sizes), "Split", value, parts, axis=1)
-
-
-def _common(terms: Sequence[Term]) -> float:
-    """The first factor that is not much smaller than the others; 1 if some are vectors."""
-    sizes = [abs(factor) for factor, _ in terms if isinstance(factor, float)]
-    if len(sizes) < len(terms):
-        return 1.0
-    first = next(n for n, size in enumerate(sizes) if size >= SMALLEST * max(sizes))
-    return float(terms[first][0])

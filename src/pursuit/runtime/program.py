@@ -79,6 +79,11 @@ class Program:
         return len(self.negative)
 
     @property
+    def depth(self) -> int:
+        """T, the number of layers."""
+        return len(self.layers)
+
+    @property
     def identity(self) -> bool:
         """Whether the residual form has an identity block."""
         return self.layers[0].outlier_step is not None
