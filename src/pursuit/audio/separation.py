@@ -20,6 +20,7 @@ from ..files import below
 from ..runtime.compiled import Compiled
 from ..runtime.convolution import CompiledConvolution, ConvolutionProgram
 from ..runtime.program import Program, from_arrays
+from ..runtime.threads import one_blas_thread
 from .features import Features
 from .resampling import BandSplit
 from .streams import Array, SampleStream
@@ -347,6 +348,10 @@ class _VoiceStream(SampleStream):
         )
         self._features = separator.features.stream()
         self._coder = separator.coder.stream(channels or 1)
+        # what is computed once is computed now, not when the first frame arrives
+        separator.mask(
+            *separator.coder.stream(1)(np.zeros((1, 1, separator.features.width), np.float32))
+        )
 
     @property
     def latency(self) -> int:
@@ -364,7 +369,8 @@ class _VoiceStream(SampleStream):
         if len(spectra) == 0:
             return spectra
         rows = spectra.reshape(len(spectra), -1, spectra.shape[-1])
-        mask = self._separator.mask(*self._coder(self._features.push(rows)))
+        with one_blas_thread():  # products are too small for more
+            mask = self._separator.mask(*self._coder(self._features.push(rows)))
         return (rows * mask).reshape(spectra.shape)
 
 

@@ -17,11 +17,14 @@ if TYPE_CHECKING:
     from .columns import Selection
 
 #: the models; the values of the options are these names in lower case
-Kind = StrEnum("Kind", ["LASSO", "GROUP", "HILASSO", "NMF", "RPCA", "RNMF"])
+Kind = StrEnum("Kind", ["LASSO", "GROUP", "HILASSO", "NMF", "RPCA", "RNMF", "SEPARATION"])
 #: the parameters of the layers: all matrices, one of them, or scalars only
 Form = StrEnum("Form", ["FREE", "COUPLED", "MODEL"])
 #: the goal of training: a low objective, or codes near the exact ones
 Aim = StrEnum("Aim", ["UNSUPERVISED", "APPROXIMATION"])
+
+#: the windows of a separator: 128 or 20 milliseconds
+Latency = StrEnum("Latency", ["NORMAL", "LOW"])
 
 #: limits beyond which a number is rather a mistake
 MOST_ATOMS, MOST_LAYERS = 1_000_000, 1_000
@@ -33,6 +36,11 @@ OPTIONS = {
     "lam_group": (Kind.HILASSO,),
     "groups": GROUPED,
 }
+#: the options that `fit separation` takes
+OF_SEPARATION = [
+    *("kind", "data", "output", "steps", "latency", "seed", "threads", "provenance"),
+    *("checkpoint", "as_json"),
+]
 
 
 def fit(
@@ -43,7 +51,9 @@ def fit(
         typer.Argument(
             metavar="DATA",
             help="Signals as rows: .npy (may be larger than the memory), .npz, .csv, .parquet; "
-            "or a folder of pictures, from which random patches are drawn.",
+            "or a folder of pictures, from which random patches are drawn. For separation: a "
+            "folder with a folder for each song, in it vocals.* and accompaniment.* or other "
+            "stems; or the corpus MIR-1K.",
         ),
     ],
     output: Annotated[
@@ -115,6 +125,9 @@ def fit(
         int | None,
         typer.Option(min=1, help="For pictures: the number of patches; by default 20000."),
     ] = None,
+    latency: Annotated[
+        Latency, typer.Option(help="For separation: the length of its windows, 128 or 20 ms.")
+    ] = Latency.NORMAL,
     key: Key = None,
     columns: Columns = None,
     drop: Drop = None,
@@ -140,6 +153,9 @@ def fit(
 ) -> None:
     """Learn a dictionary, train an encoder for it, and write both to one file.
 
+    The kind separation trains a separator of voice and accompaniment, for
+    pursuit separate --model.
+
     After an interruption the same command continues the run; the result is
     the same as without the interruption.
 
@@ -152,11 +168,26 @@ def fit(
     Example: pursuit fit lasso X.npy --atoms 256 --layers 7 -o model.safetensors
 
     Example: pursuit fit rpca X.csv --drop id --atoms 10 -o model.safetensors
+
+    Example: pursuit fit separation songs/ -o voice.safetensors
     """
-    weights = {"lam": lam, "lam_star": lam_star, "lam_group": lam_group}
-    model = _model(context, kind, atoms, groups, weights)
+    if kind is Kind.SEPARATION:
+        _refuse(context, [name for name in context.params if name not in OF_SEPARATION])
+    elif _is_given(context, "latency"):
+        raise UsageError(f"--latency is for separation, not {kind}", context)
     if checkpoint is None:
         checkpoint = output.with_name(output.name + ".checkpoint")
+    if kind is Kind.SEPARATION:
+        from .fit_separation import fit_separation
+
+        notes = {"provenance": provenance, "name": os.path.basename(data.absolute())}
+        notes["date"] = _date()
+        fit_separation(
+            data, output, checkpoint, latency.value, steps, seed, threads, notes, as_json
+        )
+        return
+    weights = {"lam": lam, "lam_star": lam_star, "lam_group": lam_group}
+    model = _model(context, kind, atoms, groups, weights)
     from .columns import Selection
 
     selection = Selection(key, columns, drop, delimiter, header)
@@ -188,6 +219,19 @@ def fit(
     except KeyboardInterrupt:
         raise KeyboardInterrupt("interrupted; run the same command again to continue") from None
     show(written, _summary(written), as_json)
+
+
+def _refuse(context: typer.Context, names: list[str]) -> None:
+    """Raise a usage error if one of these options was given."""
+    for name in names:
+        if _is_given(context, name):
+            option = name.replace("_", "-")
+            raise UsageError(f"--{option} is not for separation", context)
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _check_files(

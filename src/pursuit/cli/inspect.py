@@ -71,6 +71,8 @@ def _describe(saved: Saved) -> dict[str, Any]:
             pairs = zip(info["encoders"], built, strict=True)
             encoders = [_encoder(each, encoder) for each, encoder in pairs]
             special = {"shared": info["shared"], "encoders": encoders}
+        case "separator":
+            special = {"encoder": info["encoder"], "features": info["features"]}
         case "checkpoint":
             special = {"settings": info["settings"], "steps": info["history"]["steps"]}
         case _:
