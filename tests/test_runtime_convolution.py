@@ -79,14 +79,18 @@ def iterates(program: ConvolutionProgram, x: np.ndarray) -> list[Tensor]:
 
 
 def assert_same(found: np.ndarray, program: ConvolutionProgram, x: np.ndarray) -> None:
-    """To 1e-5 of a signal's largest code in any layer, whose rounding is left in the last."""
+    """To 1e-5 of a signal's largest code in any layer, whose rounding is left in the last.
+
+    Where thresholds leave little, what is left has the rounding of the signal itself.
+    """
     layers = iterates(program, x)
     expected = layers[-1].flatten(1).numpy()
     assert found.dtype == np.float32
     assert found.shape == expected.shape
     sizes = torch.stack([z.flatten(1).abs().amax(dim=1) for z in layers]).amax(dim=0).numpy()
     error = np.abs(found - expected).max(axis=1)
-    assert (error <= CLOSE * np.maximum(sizes, 1.0)).all(), error / sizes
+    rounding = 4 * np.finfo(np.float32).eps * np.abs(x).max(axis=1, initial=0)
+    assert (error <= CLOSE * sizes + rounding).all(), error / sizes
 
 
 # ---- programs ---------------------------------------------------------------------------------
@@ -293,6 +297,14 @@ def test_codes_before_and_after_silence(signs: str) -> None:
 
 
 @pytest.mark.parametrize("signs", ["nonnegative", "mixed"])
+def test_small_codes_are_not_silence(signs: str) -> None:
+    program = quiet(signs)
+    program = dataclasses.replace(program, soft=np.zeros_like(program.soft))
+    x = np.float32(1e-6) * signals(program)
+    assert_same(CompiledConvolution(program)(x), program, x)
+
+
+@pytest.mark.parametrize("signs", ["nonnegative", "mixed"])
 def test_silence_costs_no_products(signs: str) -> None:
     program = quiet(signs)
     compiled = CompiledConvolution(program)
@@ -368,8 +380,11 @@ def test_a_stream_gives_the_codes_of_the_plane(name: str, count: int) -> None:
         np.testing.assert_allclose(codes, whole[:, 0], rtol=0, atol=CLOSE * largest)
 
 
-def test_a_stream_may_be_longer_than_a_plane() -> None:
-    program = make(shape=(7, 13), averages=(0.9, 1.0))
+@pytest.mark.parametrize("averages", [(0.9, 1.0), (0.5, 0.8)])
+def test_a_stream_may_be_longer_than_a_plane(averages: tuple[float, ...]) -> None:
+    """Also when the weights of new frames in the running means have reached their limit, 1 - d."""
+    program = make(shape=(7, 13), averages=averages)
+    program = dataclasses.replace(program, decays=np.linspace(0.3, 0.8, 5, dtype=np.float32))
     long = dataclasses.replace(program, shape=(600, 13))
     x = signals(long, 1)
     codes = CompiledConvolution(program).stream().push(x.reshape(600, 13))
@@ -490,6 +505,18 @@ def test_what_is_not_a_batch_of_signals_is_refused() -> None:
         compiled(np.ones((2, 91)), out=np.empty((2, 1), np.float32))
     with pytest.raises(ValueError, match="threads must be at least 1, got 0"):
         CompiledConvolution(make(), threads=0)
+
+
+def test_an_overflow_stays_in_its_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolution_engine, "TILE_NUMBERS", 1)  # one signal after the other
+    program = make()
+    x = signals(program, 2)
+    expected = CompiledConvolution(program)(x)[1]
+    x[0] = 3e38
+    with np.errstate(all="ignore"):
+        codes = CompiledConvolution(program, threads=1)(x)
+    assert not np.isfinite(codes[0]).all()
+    np.testing.assert_array_equal(codes[1], expected)
 
 
 # ---- files ------------------------------------------------------------------------------------
