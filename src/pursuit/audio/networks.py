@@ -179,8 +179,8 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "low": {
         "features": Features(window=320, hop=160, bands=12),
         "frames": 160,
-        "dilation": [(1, 1), (2, 3), (4, 6), (8, 1)],
-        "memory": 4,
+        "dilation": [(1, 1), (2, 2), (4, 3), (8, 6), (16, 1), (1, 3)],
+        "memory": 5,
     },
 }
 
