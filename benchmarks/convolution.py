@@ -131,8 +131,8 @@ def main() -> None:
 
     positions = program.positions[1]
     taps = np.ones((positions, ATOMS * TAPS[0] * TAPS[1]), np.float32)
-    matrix, product = np.ones((taps.shape[1], ATOMS), np.float32), np.empty((positions, ATOMS))
-    product = product.astype(np.float32)
+    matrix = np.ones((taps.shape[1], ATOMS), np.float32)
+    product = np.empty((positions, ATOMS), np.float32)
     share = compiled._layers.multiplications / matrix.size
 
     def multiply() -> None:
