@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 import pursuit as pu
 from pursuit.audio import Features, Mixtures, Pair, Separator
 from pursuit.audio.networks import MaskedSDR, Network, convolutional
+from pursuit.datasets.singing import read_folder
 from pursuit.files import write
 
 RATE = 16_000
@@ -380,3 +382,21 @@ def test_pretrained_models_are_small_causal_and_run_without_torch(latency: str) 
     first, second = (separator.separate(w, RATE).voice for w in (wave, changed))
     latest = 9000 - separator.features.window
     np.testing.assert_allclose(first[:latest], second[:latest], rtol=0, atol=1e-6)
+
+
+def test_the_pretrained_model_separates_singers_it_has_not_heard() -> None:
+    """A clip of each of the twelve test singers; the whole test set is part of `reproduce`."""
+    data = os.environ.get("PURSUIT_DATA")
+    if data is None:
+        pytest.skip("PURSUIT_DATA is not set: the folder with the clips of MIR-1K")
+    separator, found = Separator.pretrained(), []
+    for clip in read_folder(data, "test")[::5]:
+        music, voice = clip.read()
+        mixture = music + voice
+        estimate = pu.audio.Sources(*separator.separate(mixture, RATE))
+        better = pu.audio.improvement(estimate, pu.audio.Sources(voice, music), mixture)
+        found.append((better.voice, better.music))
+    assert len(found) == 12
+    voice, music = np.mean(found, axis=0)
+    assert voice > 7.2
+    assert music > 7.4
