@@ -205,8 +205,8 @@ def front(
 def strips(
     rows: Mapping[str, Any], columns: Sequence[str], xlabel: str = "",
     *, intervals: Mapping[str, Any] | None = None, marks: Mapping[str, Any] | None = None,
-    marked: str = "reference", size: tuple[float, float] = (4.2, 0.3), title: str | None = None,
-    path: Where = None,
+    marked: str = "reference", each: str = "one value", size: tuple[float, float] = (4.2, 0.3),
+    title: str | None = None, path: Where = None,
 ) -> Figure:  # fmt: skip
     """Draw one dot per value and a bar at the mean: a row for each name, a panel for each column.
 
@@ -223,6 +223,8 @@ def strips(
     marks, marked
         ``{name: numbers}`` for some of the rows, one number for each column, drawn as diamonds; and
         what they are, for the legend.
+    each
+        What a dot is, for the legend.
     size
         Width of a panel, and height of a row, in inches.
     title, path
@@ -249,7 +251,8 @@ def strips(
     for number, (axes, column) in enumerate(zip(every, columns, strict=True)):
         for row, name in enumerate(names):
             interval = None if intervals is None else intervals.get(name)
-            _strip(axes, row, values[name][:, number], interval and interval[number])
+            bounds = None if interval is None else interval[number]
+            _strip(axes, row, values[name][:, number], bounds, each)
         shown = [(row, marks[name]) for row, name in enumerate(names) if marks and name in marks]
         if marks and shown:
             axes.plot([mark[number] for _, mark in shown], [row for row, _ in shown], "D",
@@ -445,12 +448,12 @@ def _curve(
     return line
 
 
-def _strip(axes: Axes, row: int, values: Array, interval: Any) -> None:
+def _strip(axes: Axes, row: int, values: Array, interval: Any, each: str) -> None:
     """Draw a row of dots, their mean and the interval around it."""
     # multiples of the golden ratio spread neighbours in the order of size evenly
     spread = (np.argsort(np.argsort(values)) * 0.618034) % 1 - 0.5
     axes.plot(values, row + 0.6 * spread, "o", color=COLOURS[5], alpha=0.6, markersize=3.5,
-              markeredgewidth=0, label="each")  # fmt: skip
+              markeredgewidth=0, label=each)  # fmt: skip
     mean = float(values.mean())
     axes.plot([mean, mean], [row - 0.36, row + 0.36], color="0.1", linewidth=2, label="mean")
     if interval is not None:

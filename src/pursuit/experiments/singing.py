@@ -43,11 +43,11 @@ RECOMMENDED, SHIPPED, RIVAL = "our separator", "our separator, as shipped", "GRU
 FAITHFUL = (EXACT, UNTRAINED, UNSUPERVISED, SUPERVISED)
 #: voice and music in the paper, in decibels
 PAPER = {
-    IDEAL: (13.48, 12.51),
-    EXACT: (5.60, 3.17),
-    UNTRAINED: (1.62, 4.31),
-    UNSUPERVISED: (5.00, 4.01),
-    SUPERVISED: (6.36, 4.32),
+    IDEAL: [13.48, 12.51],
+    EXACT: [5.60, 3.17],
+    UNTRAINED: [1.62, 4.31],
+    UNSUPERVISED: [5.00, 4.01],
+    SUPERVISED: [6.36, 4.32],
 }
 #: from parts to waves: the parts themselves, or a mask made from them
 DIRECT, MASKED = "direct", "masked"
@@ -64,7 +64,6 @@ class SingingSettings(Settings):
     """
 
     clips: int | None = None  # test clips, by default all of them *
-    frames: int | None = None  # training frames, by default all of them *
     atoms: int = 25
     layers: int = 20
     sigma: float = 0.3  # the noise level
@@ -99,7 +98,7 @@ class Reproduction(Experiment):
         if not quick:
             return SingingSettings()
         return SingingSettings(
-            seeds=(0,), clips=6, frames=4000, joint=1000, passes=5, unsupervised=40,
+            seeds=(0,), clips=6, joint=1000, passes=5, unsupervised=40,
             supervised=100, batch=128, rival=40, separator=20,
         )  # fmt: skip
 
@@ -134,11 +133,8 @@ class Reproduction(Experiment):
     @cached_property
     def frames(self) -> spectrogram.Spectrogram:
         """Training frames of mixture, accompaniment and voice."""
-        window, hop = TRANSFORM.window, TRANSFORM.hop
-        return singing.frames(
-            self.data, "train", self.settings.frames, window=window, hop=hop, power=POWER,
-            scale=self.scale,
-        )  # fmt: skip
+        window, hop, scale = TRANSFORM.window, TRANSFORM.hop, self.scale
+        return singing.frames(self.data, "train", window=window, hop=hop, power=POWER, scale=scale)
 
     @cached_property
     def scorer(self) -> Scorer:

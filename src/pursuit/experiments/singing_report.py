@@ -44,10 +44,9 @@ class SingingDescription(Description):
     def source(self) -> str:
         learned = sorted({clip.singer for clip in self.train})
         tested = sorted({clip.singer for clip in self.clips})
-        frames = self.settings.frames
         return (
             f"MIR-1K (`{self.folder}`), {len(self.train)} clips of {', '.join(learned)} for "
-            f"training ({'all' if frames is None else frames} frames) and {len(self.clips)} of "
+            f"training and {len(self.clips)} of "
             f"{len(tested)} other singers for the results ({', '.join(tested)}); mixture = "
             "accompaniment + voice, 16 kHz, STFT with a Hann window of 1024 samples and a hop of "
             "256, square root of the magnitudes, divided by the standard deviation of the "
@@ -173,7 +172,7 @@ class SingingDescription(Description):
             singer: gained[[label == singer for label in labels]].tolist() for singer in singers
         }
         report.figure(
-            plots.strips(strips, ["voice", "music"], "dB above exact robust NMF"),
+            plots.strips(strips, ["voice", "music"], "dB above exact robust NMF", each="one clip"),
             "singers",
             "Supervised encoder against exact robust NMF, both masked, clip by clip.",
         )
@@ -204,6 +203,7 @@ def _strips(rows: Mapping[str, Any]) -> Any:
         intervals={name: row[FILTERED]["interval"] for name, row in rows.items()},
         marks={name: row["paper"] for name, row in rows.items() if row["paper"] is not None},
         marked="paper",
+        each="one clip",
     )
 
 
