@@ -70,9 +70,9 @@ class SingingSettings(Settings):
     joint: int = 4000  # frames that the dictionary is learned from, and in lam_star *
     passes: int = 30  # over them *
     unsupervised: int = 600  # training steps without targets *
-    supervised: int = 1500  # training steps with targets *
-    batch: int = 256  # frames in a training step *
-    rival: int = 2000  # training steps of the GRU mask network *
+    supervised: int = 300  # training steps with targets *
+    batch: int = 64  # frames in a training step *
+    rival: int = 1500  # training steps of the GRU mask network *
     separator: int = 2000  # training steps of the library's separator *
     draws: int = 10_000  # of the bootstrap
 
@@ -99,7 +99,7 @@ class Reproduction(Experiment):
             return SingingSettings()
         return SingingSettings(
             seeds=(0,), clips=6, joint=1000, passes=5, unsupervised=40,
-            supervised=100, batch=128, rival=40, separator=20,
+            supervised=100, rival=40, separator=20,
         )  # fmt: skip
 
     @classmethod
@@ -153,25 +153,23 @@ class Reproduction(Experiment):
         return SingingDescription(self)
 
     def parts(self) -> Sequence[Part]:
-        computed: dict[str, Callable[[int], Any]] = {
+        seeded: dict[str, Callable[[int], Any]] = {
             EXACT: self._exact,
             UNTRAINED: self._encoder,
             UNSUPERVISED: self._unsupervised,
             SUPERVISED: self._supervised,
             RIVAL: self._rival,
         }
-        work = [Part(_part(IDEAL), IDEAL, self._ideal)]
+        single: dict[str, Callable[[], Any]] = {IDEAL: self._ideal}
         if separator_exists():
-            computed[RECOMMENDED] = self._recommended
-            work.append(Part(_part(SHIPPED), SHIPPED, self._shipped))
-        work += [
-            Part(_part(name), name, partial(self._peer, peer)) for name, peer in self.peers.items()
+            seeded[RECOMMENDED], single[SHIPPED] = self._recommended, self._shipped
+        for name, peer in self.peers.items():
+            single[name] = partial(self._peer, peer)
+        work = [Part(_part(name), name, compute) for name, compute in single.items()]
+        return work + [
+            Part(_part(name, seed), f"{name}, seed {seed}", partial(compute, seed))
+            for (name, compute), seed in product(seeded.items(), self.settings.seeds)
         ]
-        work += [
-            Part(_part(name, seed), f"seed {seed}: {name}", partial(compute, seed))
-            for seed, (name, compute) in product(self.settings.seeds, computed.items())
-        ]
-        return work
 
     def _learn(self, seed: int) -> RobustNMF:
         """Robust NMF with a dictionary of the training mixtures."""
@@ -222,8 +220,8 @@ class Reproduction(Experiment):
 
         def train(encoder: ProximalEncoder) -> None:
             fit(
-                encoder, frames.mixture, targets, regime=Supervised(), dictionary="gradient",
-                steps=settings.supervised, batch_size=settings.batch, seed=seed,
+                encoder, frames.mixture, targets, steps=settings.supervised, seed=seed,
+                regime=Supervised(penalty=1.0), dictionary="gradient", batch_size=settings.batch,
             )  # fmt: skip
 
         return self._encoder(seed, train)

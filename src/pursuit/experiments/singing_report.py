@@ -69,8 +69,8 @@ class SingingDescription(Description):
             "exact robust NMF included; learned from a single clip it absorbs the voice.",
             "Optimiser and number of training steps are not stated: Adam, "
             f"{settings.unsupervised} steps of {settings.batch} frames without targets and "
-            f"{settings.supervised} with the true parts as targets. Supervised encoders learn "
-            "their dictionary too, without the regularisers of the printed loss.",
+            f"{settings.supervised} with the true parts as targets. The supervised loss has the "
+            "printed regularisers, that of the dictionary once for all frames, not once for each.",
             "Our separator, the GRU mask network and the separators of other packages are not in "
             "the paper.",
         )
