@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pickle
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -458,6 +459,23 @@ def test_a_second_run_computes_nothing(
     found, _ = run(again, folder, lambda now: calls.append(now.stage))
     assert calls == ["drawing"]
     assert found == result
+
+
+def test_a_continued_run_has_the_same_numbers(
+    ran: tuple[singing.Reproduction, dict[str, Any], Path], tmp_path: Path
+) -> None:
+    """Encoders of one dictionary do not change it for each other, whichever is computed again."""
+    experiment, result, folder = ran
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    for name in (singing.SUPERVISED, singing.EXACT):
+        for kept in tmp_path.glob(f"parts/*/{singing._part(name, 0)}.json"):
+            kept.unlink()
+    again = singing.Reproduction(experiment.settings, experiment.data)
+    again.peers = {}
+    again._supervised(0)
+    found, _ = run(again, tmp_path)
+    assert found["rows"] == result["rows"]
+    assert found["differences"] == result["differences"]
 
 
 def test_the_stamp_is_that_of_the_sounds(folder: Path, tmp_path: Path) -> None:
