@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
+from importlib import import_module, resources
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
@@ -34,7 +35,7 @@ from ..solvers.solve import solve
 from ..training import fit
 from . import singing_peers, singing_rivals
 from .frame import Description, Experiment, Part, Settings
-from .singing_scores import Example, Scorer, bootstrap, global_mean, read
+from .singing_scores import Example, Scorer, bootstrap, global_mean
 
 IDEAL, EXACT, UNTRAINED = "ideal ratio mask", "exact robust NMF", "encoder, untrained"
 UNSUPERVISED, SUPERVISED = "encoder, unsupervised", "encoder, supervised"
@@ -162,7 +163,9 @@ class Reproduction(Experiment):
         }
         single: dict[str, Callable[[], Any]] = {IDEAL: self._ideal}
         if separator_exists():
-            seeded[RECOMMENDED], single[SHIPPED] = self._recommended, self._shipped
+            seeded[RECOMMENDED] = self._recommended
+        if (resources.files("pursuit.audio") / "pretrained").is_dir():
+            single[SHIPPED] = self._shipped
         for name, peer in self.peers.items():
             single[name] = partial(self._peer, peer)
         work = [Part(_part(name), name, compute) for name, compute in single.items()]
@@ -232,8 +235,13 @@ class Reproduction(Experiment):
         return {"scores": scores, "parameters": _count(network)}
 
     def _recommended(self, seed: int) -> dict[str, Any]:
+        """The separator of the library, trained on the same clips as the encoders."""
+        pair = import_module("pursuit.audio.mixtures").Pair
+        pairs = []
+        for clip in self.training_clips:
+            music, voice = (wave.astype(np.float32) for wave in clip.read())
+            pairs.append(pair(music, voice, clip.singer))
         separator = _separators().convolutional(seed=seed)
-        pairs = [(example.voice, example.music) for example in map(read, self.training_clips)]
         separator.fit(pairs, steps=self.settings.separator, seed=seed)
         return self._separated(separator)
 
@@ -243,10 +251,10 @@ class Reproduction(Experiment):
     def _separated(self, separator: Any) -> dict[str, Any]:
         def separate(example: Example) -> dict[str, Sources]:
             found = separator.separate(example.mixture.numpy(), singing.RATE)
-            waves = (torch.as_tensor(part) for part in (found.voice, found.accompaniment))
-            return {MASKED: Sources(*waves)}
+            return {MASKED: Sources(*map(torch.from_numpy, found))}
 
-        return {"scores": self.scorer.measure(separate)}
+        scores = self.scorer.measure(separate)
+        return {"scores": scores, "parameters": separator.parameter_count}
 
     def _peer(self, peer: singing_peers.Peer) -> dict[str, Any]:
         separate = peer.load()
@@ -350,9 +358,7 @@ def separator_exists() -> bool:
 
 
 def _separators() -> Any:
-    from .. import audio
-
-    return audio.Separator
+    return import_module("pursuit.audio.separation").Separator
 
 
 def _ideally(example: Example) -> dict[str, Sources]:
