@@ -1,4 +1,4 @@
-"""Figures in one style: atoms, fronts, histories, strips, decompositions, pictures side by side.
+"""Figures in one style: atoms, fronts, histories, decompositions, pictures side by side.
 
 Every function returns a new `matplotlib.figure.Figure` and saves it if a `path` is given. Neither
 matplotlib's settings nor pyplot are used; in a notebook, ``%matplotlib inline`` shows the returned
