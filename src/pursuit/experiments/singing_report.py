@@ -76,12 +76,13 @@ class SingingDescription(Description):
         )
 
     def write(self, result: Mapping[str, Any], report: Report) -> None:
-        rows, seeds = result["rows"], len(self.settings.seeds)
+        rows, count = result["rows"], len(self.settings.seeds)
+        seeds = "one seed" if count == 1 else f"{count} seeds"
         report.text(
             "Robust NMF splits the spectrum of a mixture into a low-rank part (the accompaniment) "
             "and sparse outliers (the voice). All figures are improvements over the mixture, in "
             f"decibels, on {len(self.clips)} clips of singers that nothing was trained on; where "
-            f"training is random, they are means over {'one seed' if seeds == 1 else f'{seeds} seeds'}."
+            f"training is random, they are means over {seeds}."
         )
         self._write_table(rows, report)
         report.figure(
@@ -149,9 +150,9 @@ class SingingDescription(Description):
                 )
             )
         report.text(
-            "Differences are paired, clip by clip. The first interval is that of drawing clips, the "
-            "second that of drawing singers with all of their clips, since clips of a singer are "
-            "alike."
+            "Differences are paired, clip by clip. The first interval is that of drawing clips, "
+            "the second that of drawing singers with all of their clips, since clips of a singer "
+            "are alike."
         )
 
     def _write_singers(self, result: Mapping[str, Any], report: Report) -> None:
