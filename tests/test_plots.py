@@ -327,6 +327,35 @@ def test_logarithmic_axes_have_plain_numbers_and_enough_of_them(most: int, shown
     assert {label.get_text() for label in ticks} == shown
 
 
+def test_strips_have_a_dot_for_every_value_and_a_bar_at_the_mean() -> None:
+    values = np.array([[1.0, 5.0], [2.0, 7.0], [6.0, 6.0]])
+    figure = plots.strips(
+        {"first": values, "second": [[0.0, -1.0]]}, ["voice", "music"], "dB",
+        intervals={"first": [[2, 4], [5, 7]]}, marks={"second": [3.0, 4.0]}, marked="theirs",
+        each="one clip",
+    )  # fmt: skip
+    for number, axes in enumerate(figure.axes):
+        lines = {(line.get_label(), round(float(np.mean(line.get_ydata())))): line.get_xdata()
+                 for line in axes.lines}  # fmt: skip
+        np.testing.assert_array_equal(lines["one clip", 0], values[:, number])
+        np.testing.assert_allclose(lines["mean", 0], [values[:, number].mean()] * 2)
+        np.testing.assert_array_equal(lines["its interval", 0], [[2, 4], [5, 7]][number])
+        np.testing.assert_array_equal(lines["theirs", 1], [3.0 + number])
+        assert ("its interval", 1) not in lines
+        assert axes.get_title() == ["voice", "music"][number]
+        low, high = axes.get_ylim()
+        assert low > high  # the first row is at the top
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert names == ["one clip", "mean", "its interval", "theirs"]
+
+
+def test_equal_values_of_a_strip_lie_apart() -> None:
+    (axes,) = plots.strips({"one": np.zeros((40, 1))}, ["x"]).axes
+    heights = np.sort(axes.lines[0].get_ydata())
+    assert np.diff(heights).min() > 0.005
+    assert -0.5 < heights[0] < heights[-1] < 0.5
+
+
 # ---- what all share --------------------------------------------------------------------
 
 ALL = {
@@ -344,7 +373,11 @@ ALL = {
     "panels": lambda **more: plots.panels(
         [plots.Panel({"one": [(1, 2), (20, 3)]}, "x", "y", "title", "xy")] * 2, **more
     ),
-}
+    "strips": lambda **more: plots.strips(
+        {"a long name": [[1, 2], [3, 4]], "b": [[0, 0]]}, ["left", "right"], "dB",
+        intervals={"b": [[-1, 1], [-2, 2]]}, marks={"b": [0.5, 3]}, **more
+    ),
+}  # fmt: skip
 MAGIC = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
 
 
@@ -455,6 +488,8 @@ def test_without_matplotlib_the_error_says_what_to_install(monkeypatch: pytest.M
             ValueError,
             "log must be one of",
         ),
+        (lambda: plots.strips({}, ["x"]), ValueError, "non-empty mapping"),
+        (lambda: plots.strips({"a": [[1, 2]]}, ["x"]), ValueError, "each of 1 columns"),
         (lambda: plots.atoms(np.eye(4), path="atoms.bmp"), ValueError, "must end in .png"),
     ],
 )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .training import History
 
 __all__ = ["Panel", "atoms", "compare", "decomposition", "front", "history", "panels"]
-__all__ += ["spectrograms"]
+__all__ += ["spectrograms", "strips"]
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, int] | Literal[False] | None
@@ -204,6 +204,75 @@ def front(
         raised[name] = [(float(x), max(float(y), floor)) for x, y in points]
     panel = Panel(raised, xlabel, ylabel, log="xy")
     figure = _panels([panel], (7.5, 4), loc="outside right upper")
+    return _finished(figure, title, path)
+
+
+def strips(
+    rows: Mapping[str, Any], columns: Sequence[str], xlabel: str = "",
+    *, intervals: Mapping[str, Any] | None = None, marks: Mapping[str, Any] | None = None,
+    marked: str = "reference", each: str = "one value", size: tuple[float, float] = (4.2, 0.3),
+    title: str | None = None, path: Where = None,
+) -> Figure:  # fmt: skip
+    """Draw one dot per value and a bar at the mean: a row for each name, a panel for each column.
+
+    The dots of a row are spread vertically, so that equal values can be seen.
+
+    Parameters
+    ----------
+    rows
+        ``{name: values}``, with values of shape (n, columns); the first name is at the top.
+    columns, xlabel
+        Titles of the panels, and the label of their common axis.
+    intervals
+        ``{name: bounds}`` for some of the rows, bounds of shape (columns, 2): lines around means.
+    marks, marked
+        ``{name: numbers}`` for some of the rows, one number for each column, drawn as diamonds; and
+        what they are, for the legend.
+    each
+        What a dot is, for the legend.
+    size
+        Width of a panel, and height of a row, in inches.
+    title, path
+        The title, and the file to save the figure to (.png, .svg or .pdf).
+
+    Examples
+    --------
+    >>> figure = strips({"ours": [[6.0], [7.0]], "theirs": [[5.0], [5.5]]}, ["voice"], "dB")
+    >>> [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    ['ours', 'theirs']
+    """
+    if not isinstance(rows, Mapping) or not rows:
+        raise ValueError("rows must be a non-empty mapping {name: values}")
+    values = {name: _matrix(dots, f"the row {name!r}") for name, dots in rows.items()}
+    for name, dots in values.items():
+        if dots.shape[1] != len(columns):
+            raise ValueError(
+                f"the row {name!r} must have a number for each of {len(columns)} columns, "
+                f"got shape {dots.shape}"
+            )
+    names = list(values)
+    figure = _figure(size[0] * len(columns) + 1.2, size[1] * len(names) + 1.3)
+    every = figure.subplots(1, len(columns), squeeze=False, sharey=True)[0]
+    for number, (axes, column) in enumerate(zip(every, columns, strict=True)):
+        for row, name in enumerate(names):
+            interval = None if intervals is None else intervals.get(name)
+            bounds = None if interval is None else interval[number]
+            _strip(axes, row, values[name][:, number], bounds, each)
+        shown = [(row, marks[name]) for row, name in enumerate(names) if marks and name in marks]
+        if marks and shown:
+            axes.plot([mark[number] for _, mark in shown], [row for row, _ in shown], "D",
+                      color=COLOURS[1], markersize=5.5, fillstyle="none", label=marked)  # fmt: skip
+        axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
+        axes.set_yticks(range(len(names)), names)
+        axes.set_ylim(len(names) - 0.4, -0.6)
+        _dress(axes, xlabel, "")
+        axes.set_title(column, fontsize=TEXT + 1)
+    handles, labels = every[0].get_legend_handles_labels()
+    found = dict(zip(labels, handles, strict=True))
+    figure.legend(
+        found.values(), found, frameon=False, fontsize=TEXT, loc="outside lower center",
+        ncols=len(found),
+    )  # fmt: skip
     return _finished(figure, title, path)
 
 
@@ -422,6 +491,18 @@ def _curve(
         axes.fill_between(points[:, 0], points[:, 2], points[:, 3], color=colour, alpha=0.2,
                           linewidth=0)  # fmt: skip
     return line
+
+
+def _strip(axes: Axes, row: int, values: Array, interval: Any, each: str) -> None:
+    """Draw a row of dots, their mean and the interval around it."""
+    # multiples of the golden ratio spread neighbours in the order of size evenly
+    spread = (np.argsort(np.argsort(values)) * 0.618034) % 1 - 0.5
+    axes.plot(values, row + 0.6 * spread, "o", color=COLOURS[5], alpha=0.6, markersize=3.5,
+              markeredgewidth=0, label=each)  # fmt: skip
+    mean = float(values.mean())
+    axes.plot([mean, mean], [row - 0.36, row + 0.36], color="0.1", linewidth=2, label="mean")
+    if interval is not None:
+        axes.plot(interval, [row, row], color="0.1", linewidth=1.2, label="its interval")
 
 
 def _sheet(rows: Array, size: tuple[int, int], columns: int | None, colours: str) -> Figure:

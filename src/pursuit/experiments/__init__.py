@@ -31,6 +31,12 @@ EXPERIMENTS = {
         "the order of its online_sequence.csv",
         "4 minutes, with --quick a quarter of a minute",
     ),
+    "singing": Entry(
+        "voice and music separated by robust NMF, its encoders and others, in decibels",
+        "--data with a folder of MIR-1K, or --download; there is no synthetic version (needs "
+        "pursuit[audio])",
+        "an hour, with --quick a minute",
+    ),
 }
 
 
