@@ -16,9 +16,12 @@ import scipy.stats
 import torch
 
 from processes import assert_refused, pursuit
-from pursuit.audio import STFT, Sources, improvement, sdr
+from pursuit.audio import Mixtures, Pair, Sources, improvement, sdr
 from pursuit.audio.metrics import CONVENTIONS
+from pursuit.audio.networks import masked_distortion
 from pursuit.datasets import singing as corpus
+from pursuit.datasets.stems import read_folder as read_stems
+from pursuit.datasets.stems import read_pairs
 from pursuit.experiments import singing, singing_peers, singing_rivals, singing_scores
 from pursuit.experiments.frame import run
 from pursuit.experiments.singing import DIRECT, EXACT, IDEAL, MASKED, RIVAL, SUPERVISED
@@ -203,93 +206,39 @@ def test_a_mixture_that_is_all_voice_comes_back_as_it_is(folder: Path) -> None:
 # ---- the rival -------------------------------------------------------------------------------
 
 
-def test_the_network_is_small_causal_and_blind_to_the_gain() -> None:
+def pairs_of(folder: Path) -> list[Pair]:
+    return list(read_pairs(read_stems(folder), corpus.RATE))
+
+
+def test_the_network_is_small_and_causal() -> None:
     torch.manual_seed(0)
     network = singing_rivals.MaskNetwork()
-    assert sum(parameter.numel() for parameter in network.parameters()) == 93_024
-    magnitudes = torch.rand(2, 40, 513)
+    assert sum(parameter.numel() for parameter in network.parameters()) == 89_357
+    x = torch.rand(2, 40, network.features.width)
     with torch.no_grad():
-        mask = network(magnitudes)
-        assert mask.shape == magnitudes.shape
-        assert 0 < mask.min() <= mask.max() < 1
-        torch.testing.assert_close(network(100 * magnitudes), mask)
-        changed = magnitudes.clone()
+        mask = network(x)
+        assert mask.shape == (2, 40, network.features.stft.bins)
+        assert 0 <= mask.min() <= mask.max() < 1
+        changed = x.clone()
         changed[:, 25:] *= 3
         other = network(changed)
     torch.testing.assert_close(other[:, :25], mask[:, :25])
     assert not torch.allclose(other[:, 25:], mask[:, 25:])
-    with pytest.raises(ValueError, match="bins must be at least 134, got 129"):
-        singing_rivals.MaskNetwork(129)
 
 
-def test_the_level_is_a_running_mean() -> None:
-    x = torch.rand(30, 7) + 0.1
-    weights = 0.99 ** torch.arange(30.0)
-    for frame in (0, 1, 29):
-        energy = x[: frame + 1].square().mean(1).flip(0)
-        level = (weights[: frame + 1] * energy).sum() / weights[: frame + 1].sum()
-        torch.testing.assert_close(singing_rivals.levelled(x)[frame], x[frame] / level.sqrt())
-
-
-def test_the_loss_is_the_mean_ratio_of_both_sources() -> None:
-    generator = torch.Generator().manual_seed(0)
-    voice, music = torch.randn(2, 3, 20, 9, dtype=torch.complex128, generator=generator)
-    mask = torch.rand(3, 20, 9, dtype=torch.float64, generator=generator)
-    found = singing_rivals.distortion(mask, voice + music, voice)
-    for number in range(3):
-        estimate = mask[number] * (voice + music)[number]
-        ratios = []
-        for truth, guess in ((voice, estimate), (music, (voice + music)[number] - estimate)):
-            error = (guess - truth[number]).abs().square().sum()
-            ratios.append(10 * torch.log10(truth[number].abs().square().sum() / error))
-        assert float(found[number]) == pytest.approx(-float(sum(ratios)) / 2, abs=1e-4)
-    silent = singing_rivals.distortion(0 * mask, music, 0 * voice)
-    assert silent.isfinite().all()
-
-
-def test_remixes_are_repeatable_and_mostly_of_two_places(folder: Path) -> None:
-    stft = STFT()
-    clips = corpus.read_folder(folder, "train")
-    source = singing_rivals.Remixes(clips, stft, seed=3)
-    first, again = source.batch(5), singing_rivals.Remixes(clips, stft, seed=3).batch(5)
-    assert torch.equal(first.x, again.x)
-    assert not torch.equal(first.x, source.batch(6).x)
-    assert first.x.shape == (singing_rivals.EXAMPLES, singing_rivals.FRAMES * stft.hop)
-    assert first.x.dtype == torch.float32
-    assert isinstance(first.targets, Mapping)
-    assert first.targets["voice"].shape == first.x.shape
-
-
-def test_a_stretch_at_another_speed_is_transposed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A tone of 500 Hz played 1.12 times as fast has 560 Hz; both channels stay together."""
-    source = singing_rivals.Remixes(corpus.read_folder(folder, "train"), STFT())
-    time = np.arange(60_000) / corpus.RATE
-    tone = np.sin(2 * np.pi * 500 * time).astype(np.float32)
-    source.singers = [[np.stack([tone, 2 * tone])]]
-    for speed in (0.84, 1.0, 1.12):
-        monkeypatch.setattr(singing_rivals, "SPEEDS", (speed,))
-        voice, music = source._stretch(np.random.default_rng(0))
-        np.testing.assert_allclose(music, 2 * voice, atol=1e-5)
-        peak = np.abs(np.fft.rfft(voice * np.hanning(len(voice)))).argmax()
-        assert peak * corpus.RATE / len(voice) == pytest.approx(500 * speed, abs=0.5)
-
-
-def test_training_lowers_the_loss_and_depends_on_the_seed_only(folder: Path) -> None:
-    stft = STFT()
-    clips = corpus.read_folder(folder, "train")
-    batch = singing_rivals.Remixes(clips, stft, seed=9).batch(0)
+def test_training_the_network_lowers_its_loss_and_depends_on_the_seed_only(folder: Path) -> None:
+    pairs = pairs_of(folder)
+    features, frames = singing_rivals.FEATURES, singing_rivals.FRAMES
+    batch = Mixtures(pairs, features, frames, seed=9).batch(0)
     assert isinstance(batch.targets, Mapping)
-    mixture, voice = stft.analyse(batch.x), stft.analyse(batch.targets["voice"])
 
     def loss(network: singing_rivals.MaskNetwork) -> float:
         with torch.no_grad():
-            mask = network(mixture.abs())
-        return float(singing_rivals.distortion(mask, mixture, voice).mean())
+            mask = network(batch.x.reshape(len(batch.x), frames, -1))
+        return float(masked_distortion(mask, batch.targets).mean())
 
     state = torch.get_rng_state()
-    few, same, more = (singing_rivals.trained(clips, stft, n, seed=0) for n in (1, 1, 60))
+    few, same, more = (singing_rivals.trained(pairs, n, seed=0) for n in (1, 1, 60))
     assert torch.equal(torch.get_rng_state(), state)
     assert loss(few) == loss(same)
     assert loss(more) < loss(few) - 3  # dB

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -56,17 +56,27 @@ class MaskedSDR(Regime):
         self.frames = frames
 
     def loss(self, encoder: nn.Module, batch: Batch, codes: Codes) -> Tensor:
-        targets = cast(dict[str, Tensor], batch.targets)
-        mask = (
-            cast(Network, encoder)
-            .mask(cast(Tensor, codes))
-            .reshape(-1, self.frames, targets["power"].shape[-1])
-        )
-        change = mask * (mask * targets["power"] - 2 * targets["cross"])
-        error = change.sum((1, 2)) + targets["voice"]
-        energies = (targets["voice"] + SILENCE).log10() + (targets["music"] + SILENCE).log10()
-        ratio: Tensor = 10 * (error + SILENCE).log10() - 5 * energies
-        return ratio.mean()
+        targets = cast(Mapping[str, Tensor], batch.targets)
+        mask = cast(Network, encoder).mask(cast(Tensor, codes))
+        mask = mask.reshape(-1, self.frames, targets["power"].shape[-1])
+        return masked_distortion(mask, targets).mean()
+
+
+def masked_distortion(mask: Tensor, targets: Mapping[str, Tensor]) -> Tensor:
+    """Return the loss of `MaskedSDR` for each segment, shape (n,).
+
+    Parameters
+    ----------
+    mask
+        Shape (n, frames, bins).
+    targets
+        Those of `Mixtures` with ``targets="spectra"``.
+    """
+    change = mask * (mask * targets["power"] - 2 * targets["cross"])
+    error = change.sum((1, 2)) + targets["voice"]
+    energies = (targets["voice"] + SILENCE).log10() + (targets["music"] + SILENCE).log10()
+    ratio: Tensor = 10 * (error + SILENCE).log10() - 5 * energies
+    return ratio
 
 
 class Network(nn.Module):

@@ -14,8 +14,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
-from importlib import import_module, resources
-from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,8 @@ import torch
 from torch import Tensor
 
 from ..audio.metrics import CONVENTIONS, Sources
+from ..audio.mixtures import Pair
+from ..audio.separation import Separator
 from ..audio.spectrogram import STFT
 from ..datasets import singing, spectrogram
 from ..encoders.proximal import ProximalEncoder
@@ -40,6 +40,7 @@ from .singing_scores import Example, Scorer, bootstrap, global_mean
 IDEAL, EXACT, UNTRAINED = "ideal ratio mask", "exact robust NMF", "encoder, untrained"
 UNSUPERVISED, SUPERVISED = "encoder, unsupervised", "encoder, supervised"
 RECOMMENDED, SHIPPED, RIVAL = "our separator", "our separator, as shipped", "GRU mask network"
+LOW = "our separator, low latency"
 #: from robust NMF with the same dictionary, and the row that should have the best voice
 FAITHFUL = (EXACT, UNTRAINED, UNSUPERVISED, SUPERVISED)
 #: voice and music in the paper, in decibels
@@ -73,8 +74,8 @@ class SingingSettings(Settings):
     unsupervised: int = 600  # training steps without targets *
     supervised: int = 300  # training steps with targets *
     batch: int = 64  # frames in a training step *
-    rival: int = 1500  # training steps of the GRU mask network *
-    separator: int = 2000  # training steps of the library's separator *
+    rival: int = 3000  # training steps of the GRU mask network *
+    separator: int = 3000  # training steps of the library's separator *
     draws: int = 10_000  # of the bootstrap
 
 
@@ -100,7 +101,7 @@ class Reproduction(Experiment):
             return SingingSettings()
         return SingingSettings(
             seeds=(0,), clips=6, joint=1000, passes=5, unsupervised=40,
-            supervised=100, rival=40, separator=20,
+            supervised=100, rival=40, separator=10,
         )  # fmt: skip
 
     @classmethod
@@ -125,6 +126,15 @@ class Reproduction(Experiment):
             content.update(f"{clip.path.name} {clip.singer} ".encode())
             content.update(clip.path.read_bytes())
         return content.hexdigest()
+
+    @cached_property
+    def pairs(self) -> list[Pair]:
+        """The training clips in two parts."""
+        found = []
+        for clip in self.training_clips:
+            music, voice = (wave.astype(np.float32) for wave in clip.read())
+            found.append(Pair(music, voice, clip.singer))
+        return found
 
     @cached_property
     def scale(self) -> float:
@@ -159,13 +169,14 @@ class Reproduction(Experiment):
             UNTRAINED: self._encoder,
             UNSUPERVISED: self._unsupervised,
             SUPERVISED: self._supervised,
+            RECOMMENDED: self._recommended,
             RIVAL: self._rival,
         }
-        single: dict[str, Callable[[], Any]] = {IDEAL: self._ideal}
-        if separator_exists():
-            seeded[RECOMMENDED] = self._recommended
-        if (resources.files("pursuit.audio") / "pretrained").is_dir():
-            single[SHIPPED] = self._shipped
+        single: dict[str, Callable[[], Any]] = {
+            IDEAL: self._ideal,
+            SHIPPED: lambda: self._separated(Separator.pretrained()),
+            LOW: lambda: self._separated(Separator.pretrained("low")),
+        }
         for name, peer in self.peers.items():
             single[name] = partial(self._peer, peer)
         work = [Part(_part(name), name, compute) for name, compute in single.items()]
@@ -230,25 +241,17 @@ class Reproduction(Experiment):
         return self._encoder(seed, train)
 
     def _rival(self, seed: int) -> dict[str, Any]:
-        network = singing_rivals.trained(self.training_clips, TRANSFORM, self.settings.rival, seed)
-        scores = self.scorer.measure(partial(singing_rivals.separate, network, TRANSFORM))
+        network = singing_rivals.trained(self.pairs, self.settings.rival, seed)
+        scores = self.scorer.measure(partial(singing_rivals.separate, network))
         return {"scores": scores, "parameters": _count(network)}
 
     def _recommended(self, seed: int) -> dict[str, Any]:
         """The separator of the library, trained on the same clips as the encoders."""
-        pair = import_module("pursuit.audio.mixtures").Pair
-        pairs = []
-        for clip in self.training_clips:
-            music, voice = (wave.astype(np.float32) for wave in clip.read())
-            pairs.append(pair(music, voice, clip.singer))
-        separator = _separators().convolutional(seed=seed)
-        separator.fit(pairs, steps=self.settings.separator, seed=seed)
+        separator = Separator.convolutional(seed=seed)
+        separator.fit(self.pairs, steps=self.settings.separator, seed=seed)
         return self._separated(separator)
 
-    def _shipped(self) -> dict[str, Any]:
-        return self._separated(_separators().pretrained())
-
-    def _separated(self, separator: Any) -> dict[str, Any]:
+    def _separated(self, separator: Separator) -> dict[str, Any]:
         def separate(example: Example) -> dict[str, Sources]:
             found = separator.separate(example.mixture.numpy(), singing.RATE)
             return {MASKED: Sources(*map(torch.from_numpy, found))}
@@ -278,7 +281,7 @@ class Reproduction(Experiment):
     def conclude(self, values: Mapping[str, Any]) -> dict[str, Any]:
         settings, rows = self.settings, {}
         singers = [clip.singer for clip in self.clips]
-        for name in (IDEAL, *FAITHFUL, RECOMMENDED, SHIPPED, RIVAL, *self.peers):
+        for name in (IDEAL, *FAITHFUL, RECOMMENDED, SHIPPED, LOW, RIVAL, *self.peers):
             keys = [_part(name, seed) for seed in (None, *settings.seeds)]
             runs = [values[key] for key in keys if key in values]
             for kind in runs[0]["scores"] if runs else ():
@@ -351,14 +354,6 @@ def synthesised(parts: Parts, spectra: Tensor, scale: float, mixture: Tensor) ->
         torch.stack([voice * phase, music * phase, mask * spectra]), len(mixture)
     )
     return {DIRECT: Sources(own, rest), MASKED: Sources(masked.to(mixture), mixture - masked)}
-
-
-def separator_exists() -> bool:
-    return find_spec("pursuit.audio.separation") is not None
-
-
-def _separators() -> Any:
-    return import_module("pursuit.audio.separation").Separator
 
 
 def _ideally(example: Example) -> dict[str, Sources]:

@@ -19,10 +19,8 @@ from .singing import (
     MASKED,
     RECOMMENDED,
     RIVAL,
-    SHIPPED,
     SUPERVISED,
     Reproduction,
-    separator_exists,
 )
 from .singing_peers import PEERS
 
@@ -160,7 +158,7 @@ class SingingDescription(Description):
         rows, labels = result["rows"], [clip["singer"] for clip in result["clips"]]
         singers = sorted(set(labels))
         shown = [f"{name}, {MASKED}" for name in FAITHFUL]
-        shown += [name for name in (RECOMMENDED, SHIPPED, RIVAL) if name in rows]
+        shown += [name for name in (RECOMMENDED, RIVAL, *PEERS) if name in rows]
         each = {name: np.array(rows[name][FILTERED]["clips"]) for name in shown}
         table = []
         for singer in singers:
@@ -190,8 +188,6 @@ class SingingDescription(Description):
         for name, peer in PEERS.items():
             if name in result["rows"]:
                 report.text(f"{name} ({peer.package} {peer.version}): {peer.what}.")
-        if not separator_exists():
-            report.text(f"There is no row of {RECOMMENDED}: this version does not have it yet.")
         for name, sentence in result["skipped"].items():
             report.text(f"There is no row of {name}: {sentence}.")
 
