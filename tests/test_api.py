@@ -19,6 +19,7 @@ import pursuit
 NAMES = {
     "pursuit": {
         "BlockCoordinateEncoder",
+        "ConvolutionalEncoder",
         "CoordinateEncoder",
         "EncoderBank",
         "History",
@@ -61,9 +62,15 @@ NAMES = {
         "Analysis",
         "BandSplit",
         "Bands",
+        "Features",
         "Improvement",
+        "Mixtures",
+        "Pair",
         "Resampler",
         "STFT",
+        "Separated",
+        "Separator",
+        "SeparatorStream",
         "Sources",
         "Synthesis",
         "improvement",
@@ -102,6 +109,7 @@ NAMES = {
     },
     "pursuit.models": {
         "Constraint",
+        "ConvolutionalLowRankSparse",
         "GroupLasso",
         "HiLasso",
         "Lasso",

@@ -376,7 +376,7 @@ def _single(encoder: nn.Module, codes: Codes, name: str) -> tuple[Trainable, Ten
 
 def _dictionary_penalty(model: SparseModel, batch: Batch, n: float | None = None) -> Tensor:
     """Return ``phi(D)/n`` if the dictionary is learned, else 0; by default n is `batch.total`."""
-    penalty = model.dictionary.new_zeros(())
+    penalty = next(iter(model.dictionaries.values())).new_zeros(())
     if not batch.learns_dictionary:
         return penalty
     samples = n or batch.total

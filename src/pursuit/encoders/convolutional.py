@@ -16,6 +16,7 @@ from .._registry import arguments_of
 from ..models import SparseModel
 from ..operators import Convolution
 from ..operators.convolution import as_plane
+from ..penalties import Penalty, Stacked
 from ..penalties.base import checked_stages, is_single
 from .encoder import Encoder
 from .trainable import Kind, Role
@@ -158,8 +159,7 @@ class ConvolutionalEncoder(Encoder):
     def multiplications(self) -> int:
         operator = _convolution(self._template)
         positions = math.prod(operator.positions)
-        used = [self.couplings[0]] * (self.layers - 1) if self.tied else list(self.couplings)
-        matrices = [self.weight, *used, *([] if self.recall is None else [self.recall])]
+        matrices = [self.weight, *self._couplings, *([] if self.recall is None else [self.recall])]
         return int(positions * sum(matrix.numel() for matrix in matrices))
 
     @property
@@ -175,7 +175,11 @@ class ConvolutionalEncoder(Encoder):
             raise ValueError(
                 f"a positional encoder keeps the side {along[1]} of the second axis, got {along[0]}"
             )
-        model = self._template.replace(dictionary=operator.resized(shape))
+        changes: dict[str, Any] = {"dictionary": operator.resized(shape)}
+        if "penalty" in self._template.config:
+            sizes = math.prod(operator.positions), math.prod(changes["dictionary"].positions)
+            changes["penalty"] = _resized_penalty(self._template.penalty, *sizes)
+        model = self._template.replace(**changes)
         new = type(self)(model, **self.config)
         new.load_state_dict(self.state_dict())
         new.regime, new.minimises_objective = self.regime, self.minimises_objective
@@ -204,7 +208,6 @@ class ConvolutionalEncoder(Encoder):
 
         operator = _convolution(self._template)
         shape, kernel, stride = map(as_plane, (operator.shape, operator.kernel, operator.stride))
-        spread = as_plane(operator.dilation)
         if self._sign is None:
             raise TypeError(
                 f"the shrinkage of {type(self._penalty).__name__} is not a soft threshold, so the "
@@ -214,7 +217,8 @@ class ConvolutionalEncoder(Encoder):
         negative = (~self._sign).float()
         couplings = [_array(matrix) for matrix in self.couplings]
         program = ConvolutionProgram(
-            shape=shape, channels=operator.channels, kernel=kernel, stride=stride, dilation=spread,
+            shape=shape, channels=operator.channels, kernel=kernel, stride=stride,
+            dilation=self._spread,
             causal=self.causal, averages=self.averages, weight=_array(self.weight),
             offset=_array(self.offset),
             couplings=tuple(couplings * (self.layers - 1) if self.tied else couplings),
@@ -228,8 +232,20 @@ class ConvolutionalEncoder(Encoder):
 
     # ---- the layers -------------------------------------------------------------------------
 
+    @property
+    def _couplings(self) -> list[Tensor]:
+        """H of all layers but the first."""
+        given = list(self.couplings)
+        return given * (self.layers - 1) if self.tied else given
+
+    @property
+    def _spread(self) -> tuple[int, int]:
+        """The dilation of W; an atom of one frame has none along the frames."""
+        first, second = as_plane(_convolution(self._template).dilation)
+        return (1 if self.causal else first), second
+
     def _ready(self) -> _Ready:
-        couplings = [self.couplings[0]] * (self.layers - 1) if self.tied else list(self.couplings)
+        couplings = self._couplings
         rows = [t.clamp_min(0).expand(self.layers, -1) for t in self.thresholds]
         if self._sign is not None:
             return _Ready(couplings, [(row,) for row in rows[0]])
@@ -250,8 +266,8 @@ class ConvolutionalEncoder(Encoder):
         if self.causal:
             u = F.pad(u, (0, 0, self.window - 1, 0))
         u = u.contiguous(memory_format=torch.channels_last)  # convolutions are quicker
-        stride, spread = as_plane(operator.stride), as_plane(operator.dilation)
-        b = F.conv2d(u, self.weight, stride=stride, dilation=spread) + self.offset
+        stride = as_plane(operator.stride)
+        b = F.conv2d(u, self.weight, stride=stride, dilation=self._spread) + self.offset
         z = self._shrunk(b, layers.thresholds[0])
         yield z.flatten(1)
         for number in range(1, self.layers):
@@ -363,11 +379,11 @@ def _check_causal(
     averages: Sequence[float],
     memory: int | None,
 ) -> None:
-    if window < 1:
-        raise ValueError(f"window must be at least 1 frame, got {window}")
-    if not all(0 < decay < 1 for decay in averages):
-        raise ValueError(f"averages must be decays between 0 and 1, got {tuple(averages)}")
-    if memory is not None and not 1 <= memory < layers:
+    if not (isinstance(window, int) and window >= 1):
+        raise ValueError(f"window must be a whole number of frames, at least 1, got {window}")
+    if not (isinstance(averages, Sequence) and all(0 < decay < 1 for decay in averages)):
+        raise ValueError(f"averages must be a list of decays between 0 and 1, got {averages}")
+    if memory is not None and not (isinstance(memory, int) and 1 <= memory < layers):
         raise ValueError(f"memory must be from 1 to layers - 1 = {layers - 1}, got {memory}")
     if not causal:
         if window > 1 or averages or memory is not None:
@@ -387,17 +403,17 @@ def _reach(
     """How many neighbours H couples along both axes of the plane."""
     if reach is None:
         return exact.shape[2] // 2, exact.shape[3] // 2
-    given = [reach] * axes if isinstance(reach, int) else [int(r) for r in reach]
+    given = list(reach) if isinstance(reach, Sequence) else [reach] * axes
     if len(given) == 2 > axes and given[0] == 0:
         given = given[1:]  # as the plane of one axis states it
-    if len(given) != axes or min(given) < 0:
-        raise ValueError(f"reach must be {axes} number(s) that are not negative, got {reach}")
+    if len(given) != axes or not all(isinstance(r, int) and r >= 0 for r in given):
+        raise ValueError(f"reach must be {axes} whole number(s), not negative, got {reach}")
     return (0, given[0]) if axes == 1 else (given[0], given[1])
 
 
 def _dilations(dilation: Any, count: int, axes: int) -> tuple[tuple[int, int], ...]:
     """The dilation of each coupling along both axes of the plane."""
-    each = [dilation] * count if isinstance(dilation, int) else list(dilation)
+    each = list(dilation) if isinstance(dilation, Sequence) else [dilation] * count
     if len(each) != count:
         raise ValueError(
             f"dilation must be one number or one for each of the {count} layers with a product, "
@@ -405,11 +421,26 @@ def _dilations(dilation: Any, count: int, axes: int) -> tuple[tuple[int, int], .
         )
     pairs = []
     for entry in each:
-        pair = (entry, entry) if isinstance(entry, int) else tuple(int(d) for d in entry)
-        if len(pair) != 2 or min(pair) < 1:
-            raise ValueError(f"a dilation must be a positive number or two, got {entry!r}")
+        pair = tuple(entry) if isinstance(entry, Sequence) else (entry, entry)
+        if len(pair) != 2 or not all(isinstance(d, int) and d >= 1 for d in pair):
+            raise ValueError(f"dilation must be positive whole numbers, got {entry!r}")
         pairs.append((1 if axes == 1 else pair[0], pair[1]))
     return tuple(pairs)
+
+
+def _resized_penalty(penalty: Penalty, old: int, new: int) -> Penalty:
+    """The penalty with the same weights of atoms that have another number of positions."""
+    changed: dict[str, Any] = {}
+    for name, value in penalty.config.items():
+        if isinstance(value, Tensor) and value.ndim == 1:
+            changed[name] = value[::old].repeat_interleave(new)
+        elif isinstance(value, Penalty):
+            changed[name] = _resized_penalty(value, old, new)
+    if isinstance(penalty, Stacked):
+        changed["parts"] = [
+            (_resized_penalty(part, old, new), size // old * new) for part, size in penalty.parts
+        ]
+    return type(penalty)(**{**penalty.config, **changed}) if changed else penalty
 
 
 def _stages(penalty: Any, size: int) -> list[Tensor | None]:
