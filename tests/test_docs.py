@@ -100,3 +100,16 @@ def test_links_lead_somewhere(document: str | Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
         if "://" not in target:
             assert (path.parent / target).exists(), target
+
+
+def test_separation_examples() -> None:
+    pytest.importorskip("soxr")
+    run, paper = blocks("docs/separation.md")
+    namespace: dict[str, object] = {}
+    exec(run, namespace)
+    mixture, parts = (namespace[name] for name in ("mixture", "parts"))
+    voice, accompaniment = (np.concatenate(part) for part in zip(*parts, strict=True))
+    np.testing.assert_allclose(voice + accompaniment, mixture, atol=1e-5)
+    np.testing.assert_allclose(voice, namespace["voice"], atol=1e-4)
+    exec(paper, namespace)
+    assert namespace["paper"].separate(mixture, 44_100).voice.shape == mixture.shape
