@@ -12,6 +12,7 @@ import typer
 
 from .errors import UsageError
 from .output import LARGEST_SEED, AsJson, Columns, Delimiter, Drop, Header, Key, show
+from .separate import Latency
 
 if TYPE_CHECKING:
     from .columns import Selection
@@ -22,9 +23,6 @@ Kind = StrEnum("Kind", ["LASSO", "GROUP", "HILASSO", "NMF", "RPCA", "RNMF", "SEP
 Form = StrEnum("Form", ["FREE", "COUPLED", "MODEL"])
 #: the goal of training: a low objective, or codes near the exact ones
 Aim = StrEnum("Aim", ["UNSUPERVISED", "APPROXIMATION"])
-
-#: the windows of a separator: 128 or 20 milliseconds
-Latency = StrEnum("Latency", ["NORMAL", "LOW"])
 
 #: limits beyond which a number is rather a mistake
 MOST_ATOMS, MOST_LAYERS = 1_000_000, 1_000
