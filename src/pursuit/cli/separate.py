@@ -59,8 +59,8 @@ def separate(
     latency: Annotated[
         Latency | None,
         typer.Option(
-            help="Which pretrained separator: normal, the default, is better; low has a shorter "
-            "delay and is meant for --live.",
+            help="Which pretrained separator: normal, the default, has windows of 128 ms; low has "
+            "windows of 20 ms, for --live, and separates 3 dB less well.",
             show_default=False,
         ),
     ] = None,
