@@ -29,11 +29,17 @@ def test_readme_example() -> None:
 
 
 def test_encoder_example() -> None:
-    (code,) = blocks("docs/encoders.md")
+    first, second = blocks("docs/encoders.md")
     namespace: dict[str, object] = {}
-    exec(code, namespace)
+    exec(first, namespace)
     assert namespace["exact"].converged.all()
     assert (namespace["gap"] >= 0).all()
+    exec(second, namespace)
+    assert namespace["maps"].shape == (1, 4, 996)
+    model, encoder, x = (namespace[name] for name in ("model", "encoder", "x"))
+    untrained = pu.ConvolutionalEncoder(model, layers=4)
+    before, after = (model.objective(x, each(x)).mean() for each in (untrained, encoder))
+    assert after < before
 
 
 def test_training_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,15 +63,20 @@ def test_stream_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_runtime_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (code,) = blocks("docs/runtime.md")
     namespace: dict[str, object] = {}
-    exec(code, namespace)
+    for code in blocks("docs/runtime.md"):
+        exec(code, namespace)
     x, codes = namespace["x"], namespace["codes"]
     with torch.no_grad():
         expected = namespace["encoder"](torch.from_numpy(x))
     torch.testing.assert_close(torch.from_numpy(codes), expected, rtol=1e-4, atol=1e-5)
     assert (namespace["again"](x) == codes).all()
     assert (tmp_path / "encoder.onnx").is_file()
+    spectra, streamed = (torch.from_numpy(namespace[name]) for name in ("spectra", "streamed"))
+    whole = namespace["causal"].resized(spectra.shape)
+    with torch.no_grad():
+        maps = whole.operator.maps(whole(spectra.reshape(1, -1)))[0]
+    torch.testing.assert_close(streamed, maps.transpose(0, 1).flatten(1), rtol=1e-4, atol=1e-5)
 
 
 def test_estimator_example() -> None:
