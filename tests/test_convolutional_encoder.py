@@ -303,7 +303,7 @@ def test_later_frames_change_nothing(name: str) -> None:
         assert not torch.equal(after[:, :, frame], maps[:, :, frame])
 
 
-@pytest.mark.parametrize("name", set(CAUSAL) - {"plain"})
+@pytest.mark.parametrize("name", sorted(set(CAUSAL) - {"plain"}))
 def test_earlier_frames_count(name: str) -> None:
     encoder = causal(name)
     x = signals(encoder.model, 1)
