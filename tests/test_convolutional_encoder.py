@@ -16,6 +16,7 @@ from pursuit import regimes
 from pursuit.encoders.convolutional import ConvolutionalEncoder
 from pursuit.models import ConvolutionalLowRankSparse, SparseModel
 from pursuit.operators import Convolution
+from pursuit.operators import convolution as module
 from pursuit.operators.convolution import as_plane
 from pursuit.penalties import L1, Elastic, GroupL2, NonNegative, Penalty, Ridge, Stacked, Zero
 from test_convolution import CASES
@@ -453,12 +454,22 @@ def test_training_lowers_the_loss_of_unseen_signals(name: str, what: str, made) 
     assert encoder.regime == regime.name
 
 
-def test_atoms_are_learned_without_the_matrix_of_all_positions(monkeypatch, made) -> None:
-    model, x, _ = made
-    encoder = ConvolutionalEncoder(model, 2, causal=True)
+def test_the_matrix_of_all_positions_is_not_formed(monkeypatch, tmp_path: Path, made) -> None:
+    """Neither to train, atoms included, nor to resize, save, load, compile or solve."""
+    low_rank, x, _ = made
+    monkeypatch.setattr(module, "LARGEST_MATRIX", 0)
     monkeypatch.setattr(Convolution, "atoms", property(lambda self: pytest.fail("formed")))
-    pu.fit(encoder, x, dictionary="gradient", steps=5, validation=False)
-    assert not torch.equal(encoder.dictionary, model.dictionaries["dictionary"])
+    operator = low_rank.operator.to(torch.float32)
+    for model in (SparseModel(operator, L1(0.1)), low_rank.to(torch.float32)):
+        encoder = ConvolutionalEncoder(model, 2, causal=True)
+        pu.fit(encoder, x, dictionary="gradient", steps=5, validation=False)
+        assert not torch.equal(encoder.dictionary, model.dictionaries["dictionary"])
+        larger = encoder.resized((30, 20))
+        pu.save(larger, tmp_path / "encoder.safetensors")
+        signal = signals(larger.model, 1)
+        codes = pu.compile(pu.load(tmp_path / "encoder.safetensors"))(signal)
+        assert_same(codes, larger, signal)
+        assert pu.solve(larger.model, signal, tol=1e-2).converged.all()
     assert bool((encoder.dictionary >= 0).all())
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parents[1] / "examples"
-MOST_LINES = 59
+MOST_LINES = 79
 
 
 def numbers(line: str) -> list[float]:
@@ -66,6 +66,17 @@ def the_new_penalty_is_proved_and_learned(output: str) -> None:
     assert trained < untrained / 3
 
 
+def sliding_atoms_are_learned_for_denoising(output: str) -> None:
+    (noisy,) = line(output, "noisy")
+    exact, untrained, encoder = (
+        line(output, f"sliding, {kind}") for kind in ("exact", "untrained", "encoder")
+    )
+    assert exact[0] > noisy + 5
+    assert encoder[0] > untrained[0] + 2
+    assert encoder[0] > exact[0]
+    assert encoder[1] < exact[1] / 10
+
+
 EXAMPLES: dict[str, Callable[[str], None]] = {
     "sparse_coding_pipeline": codes_tell_textures_apart,
     "robust_pca_new_data": covered_faces_are_restored,
@@ -73,6 +84,7 @@ EXAMPLES: dict[str, Callable[[str], None]] = {
     "online_stream": changes_are_followed,
     "train_for_a_task": training_beats_the_exact_solution,
     "add_a_penalty": the_new_penalty_is_proved_and_learned,
+    "convolutional_pictures": sliding_atoms_are_learned_for_denoising,
 }
 
 

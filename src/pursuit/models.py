@@ -147,10 +147,10 @@ class SparseModel(Registered):
     @property
     def config(self) -> dict[str, Any]:
         """The constructor's arguments; ``type(model)(**model.config)`` is an equal model."""
-        config = arguments_of(self)
         if type(self).__init__ is SparseModel.__init__:
-            config["dictionary"] = self.operator
-        return config
+            # without the atoms as a matrix, which may be large
+            return {"dictionary": self.operator, "penalty": self.penalty}
+        return arguments_of(self)
 
     @property
     def constraints(self) -> dict[str, Constraint]:
