@@ -55,7 +55,6 @@ test = noisy_and_clean(data.camera()[64:224, 160:320] / 255)
 patches, whole = crops(test, 8)[0], torch.from_numpy(test[0]).reshape(1, -1)
 shown = {"clean": test[1], "noisy": test[0]}
 print(f"{'noisy':24} {-10 * np.log10(np.square(test[0] - test[1])[INNER].mean()):6.2f} dB")
-
 given, wanted = crops(train, 8, 20_000)
 model = pu.models.Lasso(pu.learn(wanted, 64, LAM), LAM)
 report("patches, exact", model, lambda x: pu.solve(model, x).codes, patches)
