@@ -51,7 +51,8 @@ def inner_error(encoder, batch: pu.regimes.Batch) -> torch.Tensor:
 
 
 train = noisy_and_clean(color.rgb2gray(data.astronaut()))
-test = noisy_and_clean(data.camera()[64:224, 160:320] / 255)
+camera = data.camera()[64:224, 160:320] / 255
+test = noisy_and_clean(camera)
 patches, whole = crops(test, 8)[0], torch.from_numpy(test[0]).reshape(1, -1)
 shown = {"clean": test[1], "noisy": test[0]}
 print(f"{'noisy':24} {-10 * np.log10(np.square(test[0] - test[1])[INNER].mean()):6.2f} dB")
@@ -73,7 +74,8 @@ pu.fit(encoder, *crops(train, CROP, 1000), regime=inner_error, steps=250, rate=2
 encoder = encoder.resized(test[0].shape)
 report("sliding, encoder", encoder.model, encoder, whole)
 
+result = np.hstack([camera - test[1] + picture for picture in shown.values()])
 if importlib.util.find_spec("matplotlib"):
     from matplotlib.image import imsave
 
-    imsave("convolutional_pictures.png", np.hstack([*shown.values()]), -0.4, 0.4, "gray")
+    imsave("convolutional_pictures.png", result, 0, 1, "gray")

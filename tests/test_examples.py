@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parents[1] / "examples"
-MOST_LINES = 79
+MOST_LINES = 81
 
 
 def numbers(line: str) -> list[float]:
