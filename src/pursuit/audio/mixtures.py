@@ -102,15 +102,6 @@ class Mixtures(Source):
         music, voice = (torch.from_numpy(np.stack(waves)) for waves in zip(*drawn, strict=True))
         return self._batch(music, voice)
 
-    def whole(self, pair: Pair) -> Batch:
-        """Return the consecutive segments of a recording as one batch, without augmentation."""
-        count = max(len(pair.voice) // self.samples, 1)
-        waves = [
-            torch.from_numpy(_fitted(wave, count * self.samples).reshape(count, self.samples))
-            for wave in (pair.accompaniment, pair.voice)
-        ]
-        return self._batch(*waves)
-
     def _batch(self, music: Tensor, voice: Tensor) -> Batch:
         spectra = self.features.stft.analyse(torch.stack([music, voice]))
         mixture = spectra.sum(0)

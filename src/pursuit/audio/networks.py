@@ -30,7 +30,7 @@ from .separation import FLOOR, Separator
 SECONDS, SEGMENTS = 2.0, 8
 #: factors of the learning rates of the mask, and of weights and atoms that start at random
 MASK_RATE, WEIGHT_RATE, DICTIONARY_RATE = 0.3, 0.6, 10.0
-#: silence is not louder than this energy
+#: added to energies, so that those of silence have a logarithm
 SILENCE = 1e-6
 
 

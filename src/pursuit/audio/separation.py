@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 FLOOR = 1e-3
 #: the models that come with the package
 PRETRAINED = {"normal": "voice.safetensors", "low": "voice_low_latency.safetensors"}
+#: the training steps of these models
+STEPS = 3000
 #: samples that `separate` takes at a time, at the rate of the recording
 BLOCK = 2**16
 
@@ -99,7 +101,7 @@ class Separator:
         self._saved = _saved
         self._encoder = encoder
         self._coder: _Coder | None = None
-        if encoder is not None:
+        if _saved is None:
             _check(encoder, features)
 
     @classmethod
@@ -218,7 +220,7 @@ class Separator:
         pairs: Sequence[Pair],
         *,
         regime: str = "masked",
-        steps: int = 800,
+        steps: int = STEPS,
         seed: int = 0,
         callback: Callback | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
@@ -418,9 +420,12 @@ def _part_sizes(encoder: Encoder) -> list[int]:
     return list(getattr(operator, "parts", operator.block_sizes))
 
 
-def _check(encoder: Encoder, features: Features) -> None:
+def _check(encoder: object, features: Features) -> None:
     from ..encoders.convolutional import ConvolutionalEncoder
+    from ..encoders.encoder import Encoder
 
+    if not isinstance(encoder, Encoder):
+        raise TypeError(f"encoder must be an encoder, got {type(encoder).__name__}")
     model = encoder.model
     if tuple(model.part_names) != ("low_rank", "sparse"):
         raise TypeError(

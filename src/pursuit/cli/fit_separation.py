@@ -8,9 +8,6 @@ from typing import Any
 
 from .output import show
 
-#: the steps of the models in the package
-STEPS = 3000
-
 
 def fit_separation(
     data: Path,
@@ -35,7 +32,7 @@ def fit_separation(
             f"{output} is the output and the checkpoint; give --checkpoint another name"
         )
     from .._threads import limited_threads
-    from ..audio.separation import Separator
+    from ..audio.separation import STEPS, Separator
     from ..datasets.stems import read_folder, read_pairs
     from ..progress import Progress
     from .progress import shown
