@@ -7,8 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.signal
+import torch
 
+import pursuit as pu
+from pursuit.audio.speakers import Contrast, Envelope, decide, energies, mix, pooled, structured
 from pursuit.datasets import speakers as corpus
+from pursuit.experiments.speakers_sounds import Collection
 
 soundfile = pytest.importorskip("soundfile")
 pytest.importorskip("soxr")
@@ -22,7 +27,7 @@ COUNTS = {"train": 3, "val": 1, "test": 2}
 
 
 def speech(voice: str, samples: int, seed: int, rate: int = corpus.RATE) -> Array:
-    """A buzz of changing pitch through two resonances, in syllables."""
+    """A buzz of changing pitch through two resonances, with pauses."""
     resonances, pitch = VOICES[voice]
     rng = np.random.default_rng(seed)
     time = np.arange(samples) / rate
@@ -32,7 +37,7 @@ def speech(voice: str, samples: int, seed: int, rate: int = corpus.RATE) -> Arra
     for k in range(1, int(0.45 * rate / (1.25 * pitch))):
         gain = sum(1 / (1 + ((k * pitch * steps - f) / 120) ** 2) for f in resonances)
         wave += gain * np.cos(k * phase + k * k)
-    wave *= 0.2 + np.sin(2 * np.pi * 4 * time + rng.uniform(0, 6)) ** 2
+    wave *= 0.01 + np.sin(2 * np.pi * 1.5 * time + rng.uniform(0, 6)) ** 4
     wave += 1e-3 * np.abs(wave).max() * rng.standard_normal(samples)
     return 0.3 * wave / np.abs(wave).max()
 
@@ -138,3 +143,189 @@ def test_the_real_clips(data_folder: Path) -> None:
     info = soundfile.info(clips[0].path)
     assert info.samplerate == 16_000
     assert len(clips[0].read()) == -(-info.frames // 2)
+
+
+# ---- features --------------------------------------------------------------------------------
+
+
+def test_the_envelope_is_the_formula() -> None:
+    """Against frames and triangles that are computed one by one."""
+    wave = torch.from_numpy(speech("anna", 3000, 0))
+    envelope = Envelope(width=60.0, power=0.3)
+    found = envelope(wave)
+    assert found.shape == (envelope.stft.frames(3000), 80)
+    window = scipy.signal.get_window("hann", 512)
+    centres = 700 * (np.exp(np.linspace(0, np.log(1 + 4000 / 700), 82)) - 1)
+    for frame in (5, 11, 19):
+        start = 128 * frame - 384
+        power = np.abs(np.fft.rfft(wave[start : start + 512].numpy() * window)) ** 2
+        for band in (0, 3, 40, 79):
+            low, centre, high = centres[band : band + 3]
+            low, high = min(low, centre - 60), max(high, centre + 60)
+            weights = np.interp(np.arange(257) * 8000 / 512, [low, centre, high], [0, 1, 0])
+            expected = (weights @ power / weights.sum()) ** 0.3
+            assert float(found[frame, band]) == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_envelope_hardly_depends_on_the_pitch() -> None:
+    """A higher pitch changes the envelope less than other resonances do."""
+    time = np.arange(8000) / 8000
+    shapes = {}
+    for pitch in (100, 115):
+        for resonance in (700, 1400):
+            wave = sum(
+                np.cos(2 * np.pi * k * pitch * time + k * k)
+                / (1 + ((k * pitch - resonance) / 150) ** 2)
+                for k in range(1, 30)
+            )
+            features = Envelope()(torch.from_numpy(wave))[10:50].mean(0)
+            shapes[pitch, resonance] = features / features.norm()
+    same = (shapes[100, 700] - shapes[115, 700]).norm()
+    other = (shapes[100, 700] - shapes[100, 1400]).norm()
+    assert same < 0.5 * other
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"size": 0}, "size must be at least 1, got 0"),
+        ({"power": 0.0}, "power must be positive, got 0"),
+        ({"width": 15.0}, "width must be at least 15.625 Hz, .* got 15"),
+    ],
+)
+def test_envelopes_that_cannot_be(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        Envelope(**options)
+
+
+def test_contrast_whitens_what_varies_within_speakers() -> None:
+    generator = torch.Generator().manual_seed(0)
+    spread = torch.randn(6, 6, generator=generator)
+    features = [
+        5 + k + torch.randn(400 * (k + 1), 6, generator=generator) @ spread for k in range(3)
+    ]
+    contrast = Contrast.of(features, ridge=0.0, quiet=0.0)
+    within = torch.cat([(own - own.mean(0)) @ contrast.transform for own in features])
+    torch.testing.assert_close(within.T @ within / len(within), torch.eye(6), atol=1e-3, rtol=0)
+    torch.testing.assert_close(contrast.mean, torch.cat(features).mean(0))
+    signals = contrast(features[0])
+    torch.testing.assert_close(signals.norm(dim=1), torch.ones(400))
+    expected = (features[0] - contrast.mean) @ contrast.transform
+    torch.testing.assert_close(signals, expected / expected.norm(dim=1, keepdim=True))
+    # with a large ridge, only the scale is changed
+    plain = Contrast.of(features, ridge=1e6, quiet=0.0).transform
+    torch.testing.assert_close(plain / plain[0, 0], torch.eye(6), atol=1e-3, rtol=0)
+
+
+def test_silence_becomes_zero() -> None:
+    features = torch.rand(50, 4, generator=torch.Generator().manual_seed(0)) + 1
+    features[10] *= 0.01
+    contrast = Contrast.of([features], ridge=0.1, quiet=0.1)
+    silent = contrast(features).norm(dim=1) == 0
+    assert torch.nonzero(silent).flatten().tolist() == [10]
+    assert torch.isfinite(contrast(contrast.mean[None])).all()
+
+
+def test_mixtures_have_two_voices_of_one_level() -> None:
+    first, second = torch.tensor([1.0, -1.0, 1.0]), torch.tensor([0.02, 0.02])
+    torch.testing.assert_close(mix(first, second), torch.tensor([2.0, 0.0]))
+    with pytest.raises(ValueError, match="silent"):
+        mix(first, 0 * second)
+
+
+# ---- the model and the decision --------------------------------------------------------------
+
+
+def test_groups_are_the_dictionaries_of_the_speakers() -> None:
+    generator = torch.Generator().manual_seed(0)
+    signals = [torch.randn(300, 12, generator=generator) for _ in range(3)]
+    signals[1][:20] = 0
+    model = structured(signals, 0.3, 0.05, atoms=7, learning_lam=0.2, passes=2, seed=4)
+    assert model.blocks == [list(range(0, 7)), list(range(7, 14)), list(range(14, 21))]
+    assert (model.lam_group, model.lam) == (0.3, 0.05)
+    expected = pu.learn(signals[1][20:], 7, 0.2, passes=2, seed=4)
+    assert torch.equal(model.dictionary[7:14], expected)
+    with pytest.raises(ValueError, match="speaker 1 has no signals that are not zero"):
+        structured([signals[0], 0 * signals[1]], 0.3)
+
+
+def test_energies_are_norms_of_groups_summed_over_frames() -> None:
+    codes = torch.randn(11, 6, generator=torch.Generator().manual_seed(0))
+    model = pu.models.HiLasso(torch.eye(6), [[0, 1], [2, 3, 4], [5]], 0.1, 0.1)
+    found = energies(model, codes)
+    expected = torch.stack([codes[:, :2].norm(dim=1), codes[:, 2:5].norm(dim=1), codes[:, 5].abs()])
+    torch.testing.assert_close(found, expected.T)
+    torch.testing.assert_close(pooled(found), found.sum(0, keepdim=True))
+    windows = pooled(found, 4)
+    torch.testing.assert_close(windows, torch.stack([found[:4].sum(0), found[4:8].sum(0)]))
+    assert decide(windows, 1).flatten().tolist() == windows.argmax(1).tolist()
+    for chosen, row in zip(decide(windows, 2).tolist(), windows, strict=True):
+        assert {0, 1, 2} - set(chosen) == {int(row.argmin())}
+        assert chosen == sorted(chosen)
+
+
+def test_windows_and_counts_that_cannot_be() -> None:
+    values = torch.ones(4, 3)
+    for frames in (0, 5):
+        with pytest.raises(ValueError, match=f"frames must be from 1 to 4, .* got {frames}"):
+            pooled(values, frames)
+    for count in (0, 4):
+        with pytest.raises(ValueError, match=f"count must be from 1 to 3, .* got {count}"):
+            decide(values, count)
+
+
+# ---- the sounds of the experiment ------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def collection(folder: Path) -> Collection:
+    return Collection(folder, "one", Envelope(), 0.03, 0.3)
+
+
+def test_sounds_are_clips_one_after_another(collection: Collection, folder: Path) -> None:
+    anna, *others = collection.single("test", 0)
+    assert anna.speakers == (0,)
+    assert [other.speakers for other in others] == [(1,), (2,)]
+    assert sum(anna.clips.values()) == len(anna.signals)
+    start = 0
+    for path, frames in anna.clips.items():
+        wave, _ = soundfile.read(path, dtype="float32")
+        wave /= np.sqrt(np.mean(wave**2))
+        expected = collection.contrast(Envelope()(torch.from_numpy(wave)))
+        torch.testing.assert_close(anna.signals[start : start + frames], expected)
+        start += frames
+    orders = {tuple(collection.single("train", seed)[0].clips) for seed in range(8)}
+    assert len(orders) > 1
+    assert {frozenset(order) for order in orders} == {frozenset(next(iter(orders)))}
+
+
+def test_mixtures_are_all_pairs(collection: Collection) -> None:
+    sounds = collection.mixtures("test", 3)
+    assert [sound.speakers for sound in sounds] == [(0, 1), (0, 2), (1, 2)]
+    # nothing is heard but the two: the frames are those of the sum of their waves
+    waves = collection._ordered("test", 3)
+    total = mix(*(torch.cat(list(waves[k].values())) for k in (0, 2)))
+    torch.testing.assert_close(sounds[1].signals, collection.contrast(Envelope()(total)))
+
+
+def test_training_signals_have_their_speakers(collection: Collection) -> None:
+    signals, active = collection.training(0, 200)
+    assert signals.shape == (200, 80)
+    assert signals.any(dim=1).all()
+    assert active[:100].sum(dim=1).tolist() == [1] * 100
+    counts = active[100:].sum(dim=1)
+    assert set(counts.tolist()) == {1, 2}
+    alone = {sound.speakers[0]: sound.signals for sound in collection.single("train", 0)}
+    for row in (0, 50, 99):
+        spoken = alone[int(active[row].nonzero())]
+        assert float((spoken - signals[row]).norm(dim=1).min()) == 0
+
+
+def test_speakers_that_were_never_heard_are_refused(folder: Path, tmp_path: Path) -> None:
+    for path in (folder / "one").iterdir():
+        (tmp_path / "one").mkdir(exist_ok=True)
+        (tmp_path / "one" / path.name).symlink_to(path, target_is_directory=True)
+    table = (folder / "splits.csv").read_text()
+    (tmp_path / "splits.csv").write_text(table.replace("test1.flac,cleo", "test1.flac,dora"))
+    with pytest.raises(ValueError, match="is of dora, who has no train clips"):
+        Collection(tmp_path, "one", Envelope(), 0.03, 0.3).single("test", 0)
