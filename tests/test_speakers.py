@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,15 @@ import scipy.signal
 import torch
 
 import pursuit as pu
+from processes import assert_refused, pursuit
 from pursuit.audio.speakers import Contrast, Envelope, decide, energies, mix, pooled, structured
 from pursuit.datasets import speakers as corpus
+from pursuit.encoders.block_coordinate import BlockCoordinateEncoder
+from pursuit.experiments import speakers, speakers_report
+from pursuit.experiments.frame import run
+from pursuit.experiments.speakers import BLOCK, COORDINATE, DISCRIMINATIVE, EXACT, MIXED, SINGLE
 from pursuit.experiments.speakers_sounds import Collection
+from pursuit.solvers.solve import solve
 
 soundfile = pytest.importorskip("soundfile")
 pytest.importorskip("soxr")
@@ -329,3 +337,135 @@ def test_speakers_that_were_never_heard_are_refused(folder: Path, tmp_path: Path
     (tmp_path / "splits.csv").write_text(table.replace("test1.flac,cleo", "test1.flac,dora"))
     with pytest.raises(ValueError, match="is of dora, who has no train clips"):
         Collection(tmp_path, "one", Envelope(), 0.03, 0.3).single("test", 0)
+
+
+# ---- the experiment --------------------------------------------------------------------------
+
+SMALL = speakers.SpeakersSettings(
+    seeds=(0, 1), atoms=8, passes=2, lengths=(30, 60), training=600, approximation=60,
+    discriminative=30, tol=1e-3, draws=300,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def ran(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[speakers.Reproduction, dict[str, Any], Path]:
+    torch.set_num_threads(1)
+    experiment = speakers.Reproduction(SMALL, folder)
+    place = tmp_path_factory.mktemp("report")
+    result, _ = run(experiment, place)
+    return experiment, result, place
+
+
+Ran = tuple[speakers.Reproduction, dict[str, Any], Path]
+
+
+def test_rows_are_those_of_the_table(ran: Ran) -> None:
+    _, result, _ = ran
+    paper = {row: found["paper"] for row, found in result["rows"].items()}
+    assert paper == {EXACT: 2.35, COORDINATE: 6.08, BLOCK: 3.53, DISCRIMINATIVE: 3.44}
+    assert result["speakers"] == {"one": sorted(VOICES), "two": sorted(VOICES)}
+    assert result["pooled"] == 60
+
+
+def test_errors_are_counted_again(ran: Ran) -> None:
+    _, result, folder = ran
+    for row in (EXACT, COORDINATE):
+        cells = []
+        for name in ("one", "two"):
+            found = result["rows"][row]["sets"][name]
+            parts = []
+            for seed in (0, 1):
+                (kept,) = folder.glob(f"parts/*/{speakers._part(name, row, seed)}.json")
+                parts.append(json.loads(kept.read_text())["value"])
+            wrong = [[true != decided for true, decided, _ in part["clips"]] for part in parts]
+            assert np.shape(wrong) == (2, 6)
+            assert found["clips"]["mean"] == pytest.approx(100 * np.mean(wrong))
+            assert np.sum(found["confusion"]) == 12
+            assert np.trace(found["confusion"]) == 12 - np.sum(wrong)
+            for kind in (SINGLE, MIXED):
+                missed = [
+                    [
+                        np.mean([who not in decided for who in heard])
+                        for heard, decided, _ in part["windows"]["60"][kind]
+                    ]
+                    for part in parts
+                ]
+                errors = found["lengths"]["60"][kind]
+                assert errors["seeds"] == pytest.approx([100 * np.mean(own) for own in missed])
+                assert errors["interval"][0] <= errors["mean"] <= errors["interval"][1]
+                cells.append(errors["seeds"])
+        assert result["rows"][row]["seeds"] == pytest.approx(np.mean(cells, axis=0))
+
+
+def test_synthetic_voices_are_recognised(ran: Ran) -> None:
+    """Their resonances differ, so exact codes recognise whole clips; by chance 67 % would fail."""
+    _, result, _ = ran
+    for name in ("one", "two"):
+        assert result["rows"][EXACT]["sets"][name]["clips"]["mean"] == 0
+        assert result["rows"][DISCRIMINATIVE]["sets"][name]["clips"]["mean"] < 20
+
+
+def test_the_exact_row_is_that_of_the_solver(ran: Ran) -> None:
+    experiment, _, _ = ran
+    model, x = experiment._model("one", 0), experiment._sounds("one", 0)[0][0].signals[:20]
+    codes = experiment._exact("one", 0)(x)
+    reference = solve(model, x, "fista", tol=1e-6).objective
+    excess = model.objective(x, codes) - reference
+    assert (excess <= 2e-3 * reference.clamp_min(1e-3)).all()
+
+
+def test_encoders_start_from_the_approximation(ran: Ran) -> None:
+    """The discriminative encoder is another one, and leaves the first as it was."""
+    experiment, _, _ = ran
+    first = experiment._approximate("one", 0)
+    before = {name: value.clone() for name, value in first.state_dict().items()}
+    other = experiment._discriminative("one", 0)
+    assert isinstance(other, BlockCoordinateEncoder)
+    after = first.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert any(not torch.equal(before[name], value) for name, value in other.state_dict().items())
+    assert (first.regime, other.regime) == ("approximation", "discriminative")
+
+
+def test_the_report_states_everything(ran: Ran) -> None:
+    experiment, result, folder = ran
+    text = (folder / "report.md").read_text()
+    assert "](lengths.png)" in text
+    assert (folder / "lengths.png").stat().st_size > 10_000
+    for row, found in result["rows"].items():
+        assert f"| {row} | {found['paper']:.2f} | {found['mean']:.2f} (" in text
+    for field in dataclasses.fields(experiment.settings):
+        assert f"| {field.name} |" in text
+    means = [result["rows"][row]["mean"] for row in speakers_report.ORDER]
+    assert ("It is also the order here" in text) == (means == sorted(means))
+    assert ("NOT so here" in text) == (means != sorted(means))
+
+
+def test_a_second_run_computes_nothing(ran: Ran) -> None:
+    experiment, result, folder = ran
+    calls: list[str] = []
+    again = speakers.Reproduction(experiment.settings, experiment.data)
+    found, _ = run(again, folder, lambda now: calls.append(now.stage))
+    assert calls == ["drawing"]
+    assert found == result
+
+
+def test_windows_that_do_not_fit_are_left_out(ran: Ran, folder: Path) -> None:
+    """Two test clips of 2 s have 258 frames in all."""
+    experiment, _, _ = ran
+    settings = dataclasses.replace(SMALL, lengths=(60, 100_000))
+    other = speakers.Reproduction(settings, folder)
+    other._model, other._sounds = experiment._model, experiment._sounds
+    value = other._classified("one", 0, other._exact)
+    assert list(value["windows"]) == ["60"]
+    assert other._fits({"a": value}, "60")
+    assert not other._fits({"a": value}, "100000")
+
+
+def test_without_recordings_one_sentence_says_what_to_give(tmp_path: Path) -> None:
+    done = pursuit("reproduce", "speakers", "-o", tmp_path / "report")
+    assert_refused(done, 1, "needs recordings; give their folder as --data DIR")
+    done = pursuit("reproduce", "speakers", "--download", "-o", tmp_path / "report")
+    assert_refused(done, 1, "cannot be downloaded; give a folder as --data")
