@@ -51,11 +51,11 @@ class SpeakersSettings(Settings):
     atoms: int = 50  # of each speaker
     learning_lam: float = 0.2  # the weight of the Lasso that dictionaries are learned with
     passes: int = 5  # over the training frames, for the dictionaries *
-    lam_group: float = 0.1  # the weight of groups *
+    lam_group: float = 0.3  # the weight of groups *
     lam: float = 0.05  # the weight of single coefficients
     layers: int = 2
     lengths: tuple[int, ...] = (62, 125, 250, 500)  # frames that are pooled; the last: 500
-    width: float = 100.0  # the smallest half-width of bands, in hertz *
+    width: float = 200.0  # the smallest half-width of bands, in hertz *
     power: float = 0.15  # the exponent of the envelope *
     ridge: float = 0.03  # of the whitening *
     quiet: float = 0.6  # the smallest norm of the envelope that is not silence, relative *
