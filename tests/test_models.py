@@ -32,6 +32,15 @@ def test_objective_is_the_formula(name: str) -> None:
     torch.testing.assert_close(model.objective(x, codes), expected + model.penalty.value(codes))
 
 
+def test_block_energies_are_squared_norms(name: str) -> None:
+    model, _ = problem(name, 0, 7)
+    codes = feasible_codes(model, 7)
+    expected = [torch.linalg.vector_norm(codes[:, block], dim=1) ** 2 for block in model.blocks]
+    torch.testing.assert_close(model.block_energies(codes), torch.stack(expected, dim=1))
+    with pytest.raises(ValueError, match="coefficients"):
+        model.block_energies(codes[:, 1:])
+
+
 def test_objective_with_a_mask_leaves_out_what_is_unobserved(name: str) -> None:
     model, x = problem(name, 0, 7)
     codes = feasible_codes(model, 7)

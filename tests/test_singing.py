@@ -24,8 +24,9 @@ from pursuit.datasets.stems import read_folder as read_stems
 from pursuit.datasets.stems import read_pairs
 from pursuit.experiments import singing, singing_peers, singing_rivals, singing_scores
 from pursuit.experiments.frame import run
+from pursuit.experiments.intervals import bootstrap
 from pursuit.experiments.singing import DIRECT, EXACT, IDEAL, MASKED, RIVAL, SUPERVISED
-from pursuit.experiments.singing_scores import Example, Scorer, bootstrap, read
+from pursuit.experiments.singing_scores import Example, Scorer, read
 from pursuit.models import Parts
 
 soundfile = pytest.importorskip("soundfile")

@@ -300,6 +300,12 @@ class SparseModel(Registered):
             labels[block] = number
         return labels
 
+    def block_energies(self, codes: Tensor) -> Tensor:
+        """Return ``||z_r||_2^2`` of each block r of the penalty, shape (n, blocks)."""
+        self._check_codes(codes)
+        energies = codes.new_zeros(len(codes), len(self.blocks))
+        return energies.index_add(-1, self.block_labels.to(codes.device), codes.square())
+
     @property
     def normalised(self) -> SparseModel:
         """The equivalent model in well-scaled coordinates, in which iterations run."""

@@ -280,9 +280,7 @@ class Discriminative(Regime):
             measure = squared_errors(encoder, batch.x, codes)
         else:
             single, codes = _single(encoder, codes, self.name)
-            labels = single.model.block_labels.to(codes.device)
-            energies = codes.new_zeros(len(codes), len(single.model.blocks))
-            measure = energies.index_add(-1, labels, codes.square())
+            measure = single.model.block_energies(codes)
         return measure, _one_hot(batch.targets, measure.shape)
 
 

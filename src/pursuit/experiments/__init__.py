@@ -37,6 +37,11 @@ EXPERIMENTS = {
         "pursuit[audio])",
         "an hour, with --quick a minute",
     ),
+    "speakers": Entry(
+        "speakers recognised by HiLasso and its encoders, alone and in mixtures of two",
+        "--data with a folder of speakers and their splits.csv (needs pursuit[audio])",
+        "an hour, with --quick a few minutes",
+    ),
 }
 
 

@@ -35,7 +35,8 @@ from ..solvers.solve import solve
 from ..training import fit
 from . import singing_peers, singing_rivals
 from .frame import Description, Experiment, Part, Settings
-from .singing_scores import Example, Scorer, bootstrap, global_mean
+from .intervals import bootstrap
+from .singing_scores import Example, Scorer, global_mean
 
 IDEAL, EXACT, UNTRAINED = "ideal ratio mask", "exact robust NMF", "encoder, untrained"
 UNSUPERVISED, SUPERVISED = "encoder, unsupervised", "encoder, supervised"

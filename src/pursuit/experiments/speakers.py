@@ -1,0 +1,299 @@
+"""Speaker identification: HiLasso and its encoders with two layers on closed sets of speakers.
+
+The paper's table: the share of speakers that are not recognised, by the exact codes and by those of
+encoders with coordinate steps and with block steps, alone and in mixtures of two. `speakers_sounds`
+makes the signals, `speakers_report` writes the report.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property, partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..audio.speakers import Envelope, decide, energies, pooled, structured
+from ..datasets import speakers as corpus
+from ..encoders.block_coordinate import BlockCoordinateEncoder
+from ..encoders.coordinate import CoordinateEncoder
+from ..encoders.encoder import Encoder
+from ..models import HiLasso
+from ..progress import Callback
+from ..regimes import Approximation, Discriminative
+from ..solvers.solve import solve
+from ..training import fit
+from .frame import Description, Experiment, Part, Settings
+from .intervals import bootstrap
+from .speakers_sounds import Collection, Sound
+
+EXACT, COORDINATE = "exact HiLasso", "CoD, approximation"
+BLOCK, DISCRIMINATIVE = "BCoD, approximation", "BCoD, discriminative"
+#: misclassification in the paper, in per cent
+PAPER = {EXACT: 2.35, COORDINATE: 6.08, BLOCK: 3.53, DISCRIMINATIVE: 3.44}
+SINGLE, MIXED = "isolated", "mixtures"
+
+Encode = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class SpeakersSettings(Settings):
+    """The values of the paper; * marks those that it does not state."""
+
+    sets: tuple[str, ...] = ()  # by default all sets of the folder
+    role: str = "test"  # of the clips that are classified
+    atoms: int = 50  # of each speaker
+    learning_lam: float = 0.2  # the weight of the Lasso that dictionaries are learned with
+    passes: int = 5  # over the training frames, for the dictionaries *
+    lam_group: float = 0.3  # the weight of groups *
+    lam: float = 0.05  # the weight of single coefficients
+    layers: int = 2
+    lengths: tuple[int, ...] = (62, 125, 250, 500)  # frames that are pooled; the last: 500
+    width: float = 200.0  # the smallest half-width of bands, in hertz *
+    power: float = 0.15  # the exponent of the envelope *
+    ridge: float = 0.03  # of the whitening *
+    quiet: float = 0.6  # the smallest norm of the envelope that is not silence, relative *
+    training: int = 12_000  # frames that encoders are trained on *
+    approximation: int = 1500  # training steps of the approximation *
+    discriminative: int = 500  # training steps with labels, after those *
+    margin: float = 1.0  # of the discriminative loss, relative *
+    tol: float = 1e-4  # the relative gap of the exact codes *
+    draws: int = 10_000  # of the bootstrap
+
+
+class Reproduction(Experiment):
+    """The share of speakers that are not recognised."""
+
+    name = "speakers"
+    settings: SpeakersSettings
+    data: Path
+
+    def __init__(self, settings: Settings, data: Path | None = None) -> None:
+        if data is None:
+            raise ValueError(
+                "the experiment speakers needs recordings; give their folder as --data DIR"
+            )
+        super().__init__(settings, data)
+        self.sets = self.settings.sets or corpus.sets(data)
+        self.collection, self._model = cache(self._collect), cache(self._learn)
+        self._sounds, self._approximate = cache(self._listen), cache(self._fit_blocks)
+
+    @classmethod
+    def configure(cls, data: Path | None, quick: bool) -> SpeakersSettings:
+        if not quick:
+            return SpeakersSettings()
+        return SpeakersSettings(
+            seeds=(0,), passes=1, lengths=(62, 500), training=1000, approximation=60,
+            discriminative=30, tol=1e-2,
+        )  # fmt: skip
+
+    @classmethod
+    def download(cls, progress: Callback | None = None) -> Path:
+        raise ValueError("the recordings of speakers cannot be downloaded; give a folder as --data")
+
+    @cached_property
+    def stamp(self) -> str:
+        content = hashlib.sha256()
+        for name, role in product(self.sets, ("train", self.settings.role)):
+            for clip in corpus.read_folder(self.data, name, role):
+                content.update(f"{name} {role} {clip.speaker} ".encode())
+                content.update(clip.path.read_bytes())
+        return content.hexdigest()
+
+    @property
+    def description(self) -> Description:
+        from .speakers_report import SpeakersDescription
+
+        return SpeakersDescription(self)
+
+    def parts(self) -> Sequence[Part]:
+        rows: dict[str, Callable[[str, int], Encode]] = {
+            EXACT: self._exact,
+            COORDINATE: self._coordinate,
+            BLOCK: self._block,
+            DISCRIMINATIVE: self._discriminative,
+        }
+        # set and seed first: rows of one set and seed have the same model and sounds
+        return [
+            Part(_part(name, row, seed), f"{row}, {name}, seed {seed}",
+                 partial(self._classified, name, seed, encoder))
+            for name, seed, (row, encoder) in product(
+                self.sets, self.settings.seeds, rows.items()
+            )
+        ]  # fmt: skip
+
+    def _collect(self, name: str) -> Collection:
+        envelope = Envelope(width=self.settings.width, power=self.settings.power)
+        return Collection(self.data, name, envelope, self.settings.ridge, self.settings.quiet)
+
+    def _learn(self, name: str, seed: int) -> HiLasso:
+        settings = self.settings
+        signals = [sound.signals for sound in self.collection(name).single("train", seed)]
+        return structured(
+            signals, settings.lam_group, settings.lam, atoms=settings.atoms,
+            learning_lam=settings.learning_lam, passes=settings.passes, seed=seed,
+        )  # fmt: skip
+
+    def _listen(self, name: str, seed: int) -> tuple[list[Sound], list[Sound]]:
+        collection, role = self.collection(name), self.settings.role
+        return collection.single(role, seed), collection.mixtures(role, seed)
+
+    def _exact(self, name: str, seed: int) -> Encode:
+        model, tol = self._model(name, seed), self.settings.tol
+        return lambda x: solve(model, x, tol=tol).codes
+
+    def _coordinate(self, name: str, seed: int) -> Encode:
+        return self._fit(
+            CoordinateEncoder(self._model(name, seed), self.settings.layers), name, seed
+        )
+
+    def _block(self, name: str, seed: int) -> Encode:
+        return self._approximate(name, seed)
+
+    def _fit_blocks(self, name: str, seed: int) -> Encoder:
+        model = self._model(name, seed)
+        return self._fit(BlockCoordinateEncoder(model, self.settings.layers), name, seed)
+
+    def _fit(self, encoder: Encoder, name: str, seed: int) -> Encoder:
+        settings = self.settings
+        signals, _ = self.collection(name).training(seed, settings.training)
+        regime = Approximation(tol=settings.tol)
+        fit(encoder, signals, regime=regime, steps=settings.approximation, seed=seed)
+        return encoder
+
+    def _discriminative(self, name: str, seed: int) -> Encode:
+        """Block steps that first approximate the exact codes, then learn who is active."""
+        settings, start = self.settings, self._approximate(name, seed)
+        encoder = BlockCoordinateEncoder(self._model(name, seed), settings.layers)
+        encoder.load_state_dict(start.state_dict())
+        signals, active = self.collection(name).training(seed, settings.training)
+        regime = Discriminative(settings.margin)
+        fit(encoder, signals, active, regime=regime, steps=settings.discriminative, seed=seed)
+        return encoder
+
+    def _classified(
+        self, name: str, seed: int, encoder: Callable[[str, int], Encode]
+    ) -> dict[str, Any]:
+        """Decisions for every clip, and for every window of each length."""
+        model, encode = self._model(name, seed), encoder(name, seed)
+        found: dict[str, Any] = {"clips": [], "windows": {}}
+        for kind, sounds in zip((SINGLE, MIXED), self._sounds(name, seed), strict=True):
+            for sound in sounds:
+                with torch.no_grad():
+                    loud = energies(model, encode(sound.signals))
+                if sound.clips:
+                    each = loud.split(list(sound.clips.values()))
+                    for clip, own in zip(sound.clips, each, strict=True):
+                        decided = int(decide(pooled(own), 1))
+                        found["clips"].append([sound.speakers[0], decided, Path(clip).name])
+                for length in self.settings.lengths:
+                    if length > len(loud):
+                        continue
+                    windows = decide(pooled(loud, length), len(sound.speakers))
+                    kinds = found["windows"].setdefault(str(length), {SINGLE: [], MIXED: []})
+                    kinds[kind] += [
+                        [list(sound.speakers), window, place]
+                        for place, window in enumerate(windows.tolist())
+                    ]
+        return found
+
+    def conclude(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Errors in per cent of every row, set, length and kind, and the table's means."""
+        settings = self.settings
+        lengths = [str(n) for n in settings.lengths if self._fits(values, str(n))]
+        if not lengths:
+            raise ValueError(
+                f"no speaker has {min(settings.lengths)} frames of the role {settings.role}; "
+                "give shorter lengths"
+            )
+        rows = {}
+        for row in PAPER:
+            each = {}
+            for name in self.sets:
+                runs = [values[_part(name, row, seed)] for seed in settings.seeds]
+                each[name] = {
+                    "clips": self._clips(runs),
+                    "lengths": {
+                        length: {kind: self._errors(runs, length, kind) for kind in (SINGLE, MIXED)}
+                        for length in lengths
+                    },
+                    "confusion": self._confusion(runs, len(self.collection(name).speakers)),
+                }
+            cells = [each[name]["lengths"][lengths[-1]][kind]["seeds"]
+                     for name, kind in product(self.sets, (SINGLE, MIXED))]  # fmt: skip
+            seeds = np.mean(cells, axis=0)
+            rows[row] = {
+                "paper": PAPER[row],
+                "mean": float(seeds.mean()),
+                "seeds": seeds.tolist(),
+                "sets": each,
+            }
+        return {
+            "speakers": {name: list(self.collection(name).speakers) for name in self.sets},
+            "pooled": int(lengths[-1]),
+            "rows": rows,
+        }
+
+    def _fits(self, values: Mapping[str, Any], length: str) -> bool:
+        """Whether there are windows of a length of every speaker alone, in every set."""
+        return all(
+            {speakers[0] for speakers, _, _ in value["windows"].get(length, {}).get(SINGLE, [])}
+            == {speaker for speaker, _, _ in value["clips"]}
+            for value in values.values()
+        )
+
+    def _errors(self, runs: Sequence[Mapping[str, Any]], length: str, kind: str) -> dict[str, Any]:
+        """The share of speakers that are missed: the mean, its interval, and that of each seed.
+
+        Windows of the same place have the same clips, in all mixtures that a speaker is in;
+        therefore they are drawn together.
+        """
+        errors, places, seeds = [], [], []
+        for number, run in enumerate(runs):
+            windows = run["windows"][length][kind]
+            own = [
+                100 * len(set(speakers) - set(decided)) / len(speakers)
+                for speakers, decided, _ in windows
+            ]
+            errors += own
+            places += [f"{number} {place}" for _, _, place in windows]
+            seeds.append(float(np.mean(own)))
+        return {
+            "mean": float(np.mean(seeds)),
+            "interval": bootstrap(errors, places, draws=self.settings.draws),
+            "seeds": seeds,
+            "windows": len(errors) // len(runs),
+        }
+
+    def _clips(self, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """The share of whole clips of one speaker that are not recognised."""
+        errors = [[100.0 * (true != found) for true, found, _ in run["clips"]] for run in runs]
+        seeds = [float(np.mean(own)) for own in errors]
+        names = [f"{true} {clip}" for run in runs for true, _, clip in run["clips"]]
+        return {
+            "mean": float(np.mean(seeds)),
+            "interval": bootstrap(np.concatenate(errors), names, draws=self.settings.draws),
+            "seeds": seeds,
+            "count": len(errors[0]),
+        }
+
+    @staticmethod
+    def _confusion(runs: Sequence[Mapping[str, Any]], speakers: int) -> list[list[int]]:
+        """Clips of each speaker (row) that were taken for each speaker (column), all seeds."""
+        counts = np.zeros((speakers, speakers), int)
+        for run in runs:
+            true, found, _ = zip(*run["clips"], strict=True)
+            np.add.at(counts, (true, found), 1)
+        matrix: list[list[int]] = counts.tolist()
+        return matrix
+
+
+def _part(name: str, row: str, seed: int) -> str:
+    """The name of a part, which is that of a file."""
+    return "-".join([name, *row.replace(",", "").split(), str(seed)])
