@@ -141,10 +141,16 @@ class Contrast:
         """Return x for features of shape (frames, m), float32."""
         signals = (features - self.mean) @ self.transform
         norms = np.linalg.norm(signals, axis=1, keepdims=True)
-        heard = np.linalg.norm(features, axis=1, keepdims=True) >= self.least
+        loud = np.linalg.norm(features, axis=1, keepdims=True) >= self.least
         scaled: Array = np.zeros_like(signals)
-        np.divide(signals, norms, out=scaled, where=heard & (norms > 0))
+        np.divide(signals, norms, out=scaled, where=loud & (norms > 0))
         return scaled
+
+
+def heard(signals: Array) -> Array:
+    """Return which signals (frames, m) are not silent, that is, not zero; shape (frames,)."""
+    spoken: Array = np.count_nonzero(signals, axis=1) > 0
+    return spoken
 
 
 def level(wave: Array) -> Array:

@@ -16,6 +16,7 @@ import numpy as np
 
 from .._words import listed, one_line
 from ..files import format_of
+from .resampling import Resampler
 from .streams import Array
 
 #: samples of each channel that are read at once
@@ -84,6 +85,32 @@ class Recording:
                 if missing == 0:
                     break
         return np.concatenate(blocks)
+
+    def wave(self, rate: int, channel: int | None = None) -> Array:
+        """Return the mean of the channels, or one of them, at a sample rate.
+
+        Parameters
+        ----------
+        rate
+            Samples per second of the result.
+        channel
+            The number of a channel, from 0; by default the mean of all.
+
+        Returns
+        -------
+        ndarray of shape (samples,), float32
+        """
+        resampler = None if rate == self.rate else Resampler(self.rate, rate)
+        waves, done = [np.zeros(0, np.float32)], 0
+        for block in self.blocks():
+            done += len(block)
+            wave = block.mean(axis=1) if channel is None else block[:, channel]
+            waves.append(wave.astype(np.float32) if resampler is None else resampler.push(wave))
+        if done < self.samples:
+            raise ValueError(f"{self.path} is incomplete: it has {done} of {self.samples} samples")
+        if resampler is not None:
+            waves.append(resampler.flush())
+        return np.concatenate(waves)
 
     def _require_finite(self, block: Array, done: int) -> None:
         if np.isfinite(block).all():

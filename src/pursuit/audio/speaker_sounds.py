@@ -20,6 +20,8 @@ from .streams import Array
 #: a speaker is active in a frame of a mixture if the norm of the envelope of this voice is at
 #: least this fraction of that of the louder one
 ACTIVE = 0.5
+#: the most pairs of speakers whose mixtures are made, and the most seconds of each speaker in them
+PAIRS, SECONDS = 45, 300
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,12 +72,16 @@ class Sounds:
         return found
 
     def mixtures(self, seed: int) -> list[Sound]:
-        """All mixtures of two speakers, whose clips follow one another, at the same level."""
-        streams = [_joined(clips) for clips in self.ordered(seed)]
-        return [
-            Sound((i, j), self._signals(mix(streams[i], streams[j])))
-            for i, j in combinations(range(len(streams)), 2)
-        ]
+        """Mixtures of two speakers, whose clips follow one another, at the same level.
+
+        All pairs are mixed, or 45 that the seed draws.
+        """
+        streams = self._streams(seed)
+        pairs = list(combinations(range(len(streams)), 2))
+        if len(pairs) > PAIRS:
+            chosen = np.random.default_rng(seed).choice(len(pairs), PAIRS, replace=False)
+            pairs = [pairs[k] for k in sorted(chosen)]
+        return [Sound((i, j), self._signals(mix(streams[i], streams[j]))) for i, j in pairs]
 
     def training(self, seed: int, count: int) -> tuple[Tensor, Tensor]:
         """Draw training signals (count, m), and who is active in each (count, speakers).
@@ -103,6 +109,11 @@ class Sounds:
             found.append({names[k]: clips[names[k]] for k in order})
         return found
 
+    def _streams(self, seed: int) -> list[Array]:
+        """The clips of each speaker one after another, as long as they are mixed."""
+        longest = SECONDS * self.envelope.rate
+        return [_joined(clips)[:longest] for clips in self.ordered(seed)]
+
     def _signals(self, wave: Array) -> Tensor:
         return torch.from_numpy(self.contrast(self.envelope(wave)))
 
@@ -112,7 +123,7 @@ class Sounds:
         if len(sound.speakers) == 1:
             active[:, sound.speakers[0]] = True
             return active
-        streams = [_joined(self.ordered(seed)[number]) for number in sound.speakers]
+        streams = [self._streams(seed)[number] for number in sound.speakers]
         length = min(map(len, streams))
         norms = [np.linalg.norm(self.envelope(level(wave[:length])), axis=1) for wave in streams]
         louder = ACTIVE * np.max(norms, axis=0)

@@ -2,14 +2,392 @@
 
 Every speaker has a dictionary, learned from clips of this person alone. Together they are the
 dictionary of a HiLasso with one group for each speaker; the groups with the most energy, summed
-over some frames, are the speakers that are heard (`energies`, `pooled`, `decide`).
+over some frames, are the speakers that are heard (`energies`, `pooled`, `decide`). `Speakers` is
+such a model in use: with an encoder in place of the solver, and without torch.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 
-from .streams import Array
+from .. import files
+from ..files import below
+from ..runtime.compiled import Compiled
+from ..runtime.program import Program, from_arrays
+from .envelope import Contrast, Envelope, heard
+from .likeness import Likeness
+from .resampling import Resampler
+from .speech import SILENT, prepared
+from .streams import Array, SampleStream
+
+if TYPE_CHECKING:
+    from ..progress import Callback
+    from .speaker_recipe import Recipe
+
+#: the fewest frames that are not silent
+FEWEST = 8
+#: the seconds over which a timeline and a stream pool energies, by default
+WINDOW, MEMORY = 1.0, 4.0
+#: what a file says of how the model was trained
+NOTES: tuple[str, ...] = ("training", "recipe", "provenance")
+#: the smallest share of frames of a window that must be heard
+HEARD = 0.25
+
+
+@dataclass(frozen=True)
+class Identification:
+    """Who speaks in a recording.
+
+    Attributes
+    ----------
+    speaker : str or None
+        The speaker with the highest score; None if the voice is unknown.
+    speakers : tuple of str
+        All who were asked for and are heard, the highest score first; empty if unknown.
+    scores : dict
+        For every speaker the share of this group in the energies of all, summed over the frames;
+        they sum to 1.
+    margin : float
+        The difference between the lowest score of `speakers` and the highest one of the others.
+    likeness : float
+        How like the voice is to the speaker with the highest score, at most 1; see `Likeness`.
+    threshold : float
+        A voice with a lower likeness is unknown.
+    seconds : float
+        The duration of what is not silent.
+    """
+
+    speaker: str | None
+    speakers: tuple[str, ...]
+    scores: dict[str, float]
+    margin: float
+    likeness: float
+    threshold: float
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """Who speaks when.
+
+    Attributes
+    ----------
+    names : tuple of str
+        The speakers.
+    times : ndarray of shape (frames,)
+        The centres of the frames, in seconds.
+    scores : ndarray of shape (frames, speakers)
+        The shares of the groups in the energies around each frame; zero in silence.
+    """
+
+    names: tuple[str, ...]
+    times: Array
+    scores: Array
+
+    @property
+    def speakers(self) -> list[str | None]:
+        """The speaker of every frame, None in silence."""
+        best = np.where(heard(self.scores), self.scores.argmax(axis=1), -1)
+        return [self.names[k] if k >= 0 else None for k in best]
+
+
+class Speakers:
+    """Recognises the speakers that it was fitted to; everybody else is unknown.
+
+    Use `fit` or `load` to make one.
+
+    Parameters
+    ----------
+    names : sequence of str
+        The speakers, in the order of the groups.
+    envelope, contrast
+        The features of a frame.
+    program : Program
+        The encoder.
+    likeness : Likeness
+        What tells unknown voices.
+    info : dict
+        How it was trained.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from pursuit.audio import Recipe, Speakers
+    >>> rng = np.random.default_rng(0)
+    >>> noise = rng.standard_normal((2, 3, 8000))
+    >>> low, high = np.cumsum(noise[0], axis=1), np.diff(noise[1], axis=1)
+    >>> quick = Recipe(atoms=5, approximation=20, discriminative=20)
+    >>> speakers = Speakers.fit({"low": list(low), "high": list(high)}, 8000, recipe=quick)
+    >>> speakers.identify(np.cumsum(rng.standard_normal(8000)), 8000).speaker
+    'low'
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        envelope: Envelope,
+        contrast: Contrast,
+        program: Program,
+        likeness: Likeness,
+        info: Mapping[str, Any],
+    ) -> None:
+        self.names = tuple(names)
+        self.envelope, self.contrast, self.likeness = envelope, contrast, likeness
+        self.info = dict(info)
+        self._compiled = Compiled(program, threads=1)
+        if program.blocks is None or int(program.blocks.max()) + 1 != len(self.names):
+            raise ValueError(
+                f"the encoder must have a group for each of {len(self.names)} speakers"
+            )
+        self._groups = program.blocks
+
+    @classmethod
+    def fit(
+        cls,
+        recordings: Mapping[str, Sequence[Any]],
+        rate: int,
+        *,
+        recipe: Recipe | None = None,
+        seed: int = 0,
+        callback: Callback | None = None,
+    ) -> Speakers:
+        """Learn to recognise speakers.
+
+        A third of the recordings is held out first, to estimate the accuracy: ``info["training"]``
+        has it. The model in use is then learned from all of them.
+
+        Parameters
+        ----------
+        recordings : mapping from names to sequences of arrays
+            Some recordings of each speaker alone, arrays of shape (samples,) or
+            (samples, channels) with floating-point samples. Half a minute of each is enough.
+        rate : int
+            Samples per second.
+        recipe : Recipe or None
+            The settings, if not the default ones.
+        seed : int, default=0
+            The same seed gives the same result.
+        callback : callable or None
+            Called with a `Progress` from time to time.
+        """
+        from .speaker_training import enrol
+
+        return enrol(recordings, rate, recipe, seed, callback)
+
+    @property
+    def rate(self) -> int:
+        """Samples per second of the model; other rates are resampled."""
+        return self.envelope.rate
+
+    def identify(
+        self,
+        wave: Any,
+        rate: int,
+        *,
+        speakers: int = 1,
+        strict: bool = False,
+        threshold: float | None = None,
+    ) -> Identification:
+        """Return who speaks in a recording.
+
+        Parameters
+        ----------
+        wave : array of shape (samples,) or (samples, channels)
+            Floating-point samples.
+        rate : int
+            Samples per second.
+        speakers : int, default=1
+            How many speak at once. If it is more than 1, nobody is unknown.
+        strict : bool, default=False
+            Whether a voice must be as like to a speaker as the recordings of this speaker mostly
+            are; see `Likeness`.
+        threshold : float or None
+            The smallest likeness of a known voice, in place of the learned one; -1 accepts all.
+        """
+        signals = self._signals(wave, rate)
+        return self._identified(signals, self._energies(signals), speakers, strict, threshold)
+
+    def timeline(self, wave: Any, rate: int, seconds: float = WINDOW) -> Timeline:
+        """Return who speaks when.
+
+        Parameters
+        ----------
+        wave, rate
+            As for `identify`.
+        seconds : float, default=1.0
+            The duration of the window around each frame whose energies are summed.
+        """
+        if not seconds > 0:
+            raise ValueError(f"seconds must be positive, got {seconds}")
+        signals = self._signals(wave, rate)
+        hop, window = self.envelope.hop, self.envelope.window
+        size = max(1, round(seconds * self.rate / hop))
+        spoken = _moving_sum(heard(signals)[:, None], size)
+        sums = _moving_sum(self._energies(signals), size)
+        sums[spoken[:, 0] < HEARD * size] = 0
+        totals = sums.sum(axis=1, keepdims=True)
+        scores = np.divide(sums, totals, out=np.zeros_like(sums), where=totals > 0)
+        times = ((np.arange(len(scores)) + 1) * hop - window / 2) / self.rate
+        return Timeline(self.names, times, scores)
+
+    def stream(
+        self, rate: int | None = None, channels: int | None = None, seconds: float = MEMORY
+    ) -> SpeakerStream:
+        """Return a stream that says who speaks as samples arrive.
+
+        Parameters
+        ----------
+        rate : int or None
+            Samples per second; by default the rate of the model.
+        channels : int or None
+            The number of channels; None for blocks of one dimension.
+        seconds : float, default=4.0
+            How much of what was heard last counts.
+        """
+        return SpeakerStream(self, self.rate if rate is None else rate, channels, seconds)
+
+    def save(self, path: str | os.PathLike[str], provenance: str | None = None) -> None:
+        """Write the model to one file, usually ``*.safetensors``."""
+        program, contrast, likeness = self._compiled.program, self.contrast, self.likeness
+        info = {
+            **self.info,
+            "kind": "speakers",
+            "names": list(self.names),
+            "envelope": asdict(self.envelope),
+            "least": contrast.least,
+            "thresholds": [likeness.threshold, likeness.strict, likeness.error],
+            "program": program.info["program"],
+        }
+        if provenance is not None:
+            info["provenance"] = provenance
+        arrays = {f"program.{name}": array for name, array in program.arrays().items()}
+        arrays |= {"mean": contrast.mean, "transform": contrast.transform, "means": likeness.means}
+        files.write(Path(path), arrays, info)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Speakers:
+        """Read a model that `save` has written, without torch."""
+        saved = files.open_saved(path)
+        info, arrays = saved.info, saved.arrays
+        if info.get("kind") != "speakers":
+            raise ValueError(
+                f"{path} holds a {info.get('kind')!r}, not speakers; make one with "
+                "pursuit fit speakers"
+            )
+        try:
+            contrast = Contrast(arrays["mean"], arrays["transform"], float(info["least"]))
+            likeness = Likeness(arrays["means"], *info["thresholds"])
+            program = from_arrays(below(arrays, "program."), {"program": info["program"]})
+            if not isinstance(program, Program):
+                raise ValueError("its encoder is convolutional")
+            kept = {name: info[name] for name in NOTES if name in info}
+            return cls(
+                info["names"], Envelope(**info["envelope"]), contrast, program, likeness, kept
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path} cannot be loaded: {error}") from error
+
+    def _signals(self, wave: Any, rate: int) -> Array:
+        return self.contrast(self.envelope(prepared(wave, rate, self.rate)))
+
+    def _energies(self, signals: Array) -> Array:
+        return energies(self._compiled(signals), self._groups)
+
+    def _identified(
+        self,
+        signals: Array,
+        loud: Array,
+        count: int,
+        strict: bool = False,
+        threshold: float | None = None,
+    ) -> Identification:
+        spoken = signals[heard(signals)]
+        if len(spoken) < FEWEST:
+            raise ValueError("no speech is heard in the recording; give one with more speech")
+        if not 1 <= count <= len(self.names):
+            raise ValueError(
+                f"speakers must be from 1 to {len(self.names)}, the speakers there are, got {count}"
+            )
+        if threshold is None:
+            threshold = self.likeness.strict if strict else self.likeness.threshold
+        total = loud.sum(axis=0, dtype=np.float64)
+        # codes can be zero, if nothing of a recording is like any speaker
+        shares = total / total.sum() if total.any() else np.full(len(total), 1 / len(total))
+        order = np.argsort(-shares, kind="stable")
+        likeness = float(self.likeness(spoken)[order[0]])
+        known = bool(total.any()) and (count > 1 or likeness >= threshold)
+        chosen = tuple(self.names[k] for k in order[:count]) if known else ()
+        next_best = shares[order[count]] if count < len(order) else 0.0
+        return Identification(
+            speaker=chosen[0] if chosen else None,
+            speakers=chosen,
+            scores=dict(zip(self.names, shares.tolist(), strict=True)),
+            margin=float(shares[order[count - 1]] - next_best),
+            likeness=likeness,
+            threshold=threshold,
+            seconds=len(spoken) * self.envelope.hop / self.rate,
+        )
+
+
+class SpeakerStream(SampleStream):
+    """Says who speaks as samples arrive; see `Speakers.stream`.
+
+    The level and the offset of the recording are those of the samples so far.
+    """
+
+    def __init__(self, speakers: Speakers, rate: int, channels: int | None, seconds: float) -> None:
+        super().__init__(channels)
+        if not seconds > 0:
+            raise ValueError(f"seconds must be positive, got {seconds}")
+        self._speakers = speakers
+        envelope = speakers.envelope
+        self._resampler = Resampler(rate, envelope.rate)
+        self._analysis = envelope.stft.analysis_stream()
+        self._frames = max(FEWEST, round(seconds * envelope.rate / envelope.hop))
+        self._sum = self._squares = 0.0
+        self._signals = np.zeros((0, envelope.size), np.float32)
+        self._energies = np.zeros((0, len(speakers.names)), np.float32)
+        self._latest: Identification | None = None
+
+    def push(self, samples: Array) -> Identification | None:
+        """Take the next samples and return who speaks; None until speech is heard."""
+        block = self._take(samples)
+        if not np.isfinite(block).all():
+            raise ValueError("a block contains NaN or infinite samples; check the recording")
+        wave = self._resampler.push(block if self.channels is None else block.mean(axis=1))
+        self._sum += float(wave.sum(dtype=np.float64))
+        self._squares += float(np.square(wave, dtype=np.float64).sum())
+        count = max(self._analysis.samples + len(wave), 1)
+        mean = self._sum / count
+        power = self._squares / count - mean**2
+        spectra = self._analysis.push(wave - np.float32(mean))
+        if not len(spectra) or power < SILENT**2:
+            return self._latest
+        speakers, envelope = self._speakers, self._speakers.envelope
+        # dividing a wave by its level divides its powers by the square of it
+        features = envelope.of_spectra(spectra) * np.float32(power**-envelope.power)
+        signals = speakers.contrast(features)
+        loud = speakers._energies(signals)
+        self._signals = np.concatenate([self._signals, signals])[-self._frames :]
+        self._energies = np.concatenate([self._energies, loud])[-self._frames :]
+        if np.count_nonzero(heard(self._signals)) >= FEWEST:
+            self._latest = speakers._identified(self._signals, self._energies, 1)
+        return self._latest
+
+
+def _moving_sum(rows: Array, size: int) -> Array:
+    """The sums of `size` rows around each row; beyond the ends rows are zero."""
+    before = size // 2
+    padded = np.pad(rows.astype(np.float64), ((before + 1, size - 1 - before), (0, 0)))
+    sums = padded.cumsum(axis=0)
+    moving: Array = np.maximum(sums[size:] - sums[:-size], 0)
+    return moving
 
 
 def energies(codes: Array, groups: Array) -> Array:

@@ -18,7 +18,6 @@ import numpy as np
 from .._words import listed
 from ..audio.mixtures import Pair
 from ..audio.recordings import Recording, readable_formats
-from ..audio.resampling import Resampler
 from ..audio.streams import Array
 from . import singing
 from .download import inside
@@ -42,17 +41,7 @@ class Track(NamedTuple):
 
     def read(self, rate: int) -> Array:
         """Return the samples (n,) at a sample rate, float32."""
-        samples = self.recording.read()
-        if len(samples) < self.recording.samples:
-            raise ValueError(
-                f"{self.recording.path} is incomplete: it has {len(samples)} of "
-                f"{self.recording.samples} samples"
-            )
-        wave = samples.mean(axis=1) if self.channel is None else samples[:, self.channel]
-        if rate == self.recording.rate:
-            return wave.astype(np.float32)
-        resampler = Resampler(self.recording.rate, rate)
-        return np.concatenate([resampler.push(wave), resampler.flush()])
+        return self.recording.wave(rate, self.channel)
 
 
 @dataclass(frozen=True)

@@ -189,7 +189,7 @@ class Reproduction(Experiment):
             )
         rows = {}
         for row in PAPER:
-            each = {}
+            each: dict[str, dict[str, Any]] = {}
             for name in self.sets:
                 runs = [values[_part(name, row, seed)] for seed in settings.seeds]
                 each[name] = {
