@@ -19,6 +19,10 @@ from ..files import format_of
 from .resampling import Resampler
 from .streams import Array
 
+#: suffixes of audio files that are not the names of their formats
+SUFFIXES = (".aif", ".aifc", ".oga", ".opus", ".mp2")
+#: suffixes of audio files that soundfile cannot read
+UNREADABLE = (".m4a", ".aac", ".wma", ".amr", ".mka")
 #: samples of each channel that are read at once
 BLOCK = 2**16
 
@@ -140,6 +144,13 @@ def readable_formats() -> list[str]:
     # without a header, nothing says what the samples are
     others = sorted(set(import_soundfile().available_formats()) - {*first, "RAW"})
     return [*first, *others]
+
+
+def is_audio(path: Path, readable: bool = False) -> bool:
+    """Whether a file is audio by its suffix, and, if asked for, in a format that can be read."""
+    suffixes = {*SUFFIXES, *(f".{name.lower()}" for name in readable_formats())}
+    suffix = path.suffix.lower()
+    return suffix in suffixes or (not readable and suffix in UNREADABLE)
 
 
 @contextmanager
