@@ -57,3 +57,23 @@ class Recipe:
     def envelope(self) -> Envelope:
         """The features of a frame before they are compared with those of other speakers."""
         return Envelope(width=self.width, power=self.power)
+
+
+@dataclass(frozen=True)
+class NoiseRecipe:
+    """The settings of the model of speakers in noise, `NoisySpeakers`.
+
+    Attributes
+    ----------
+    atoms
+        Of each dictionary; 25 keep the file of ten speakers below a megabyte.
+    layers
+        The layers of the encoders.
+    supervised, discriminative
+        The training steps to separate speech and noise, and then to tell speakers apart.
+    """
+
+    atoms: int = 25
+    layers: int = 10
+    supervised: int = 100
+    discriminative: int = 300

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,10 @@ from ..progress import Callback, Progress
 from ..regimes import Approximation, Discriminative
 from ..training import fit
 from .likeness import Likeness
-from .speaker_recipe import Recipe
+from .made_noise import made_noise
+from .noisy_speakers import NoisySpeakers
+from .noisy_storage import compact, restored
+from .speaker_recipe import NoiseRecipe, Recipe
 from .speaker_sounds import Sounds
 from .speakers import Speakers
 from .speech import SHORTEST, prepared
@@ -99,23 +103,36 @@ def discriminate(
 def enrol(
     recordings: Mapping[str, Sequence[Any]],
     rate: int,
-    recipe: Recipe | None = None,
-    seed: int = 0,
-    callback: Callback | None = None,
+    *,
+    noisy: bool,
+    noise: Sequence[Any] | None,
+    recipe: Recipe,
+    noise_recipe: NoiseRecipe,
+    seed: int,
+    callback: Callback | None,
 ) -> Speakers:
     """Learn to recognise speakers; see `Speakers.fit`."""
-    recipe = Recipe() if recipe is None else recipe
     began = time.perf_counter()
     clips = _prepared(recordings, rate, recipe)
+    every = [wave for own in clips.values() for wave in own]
     parts = [divided(own, FOLDS, recipe.envelope.rate, seed) for own in clips.values()]
     training = {
         "speakers": len(clips),
-        "recordings": sum(map(len, clips.values())),
-        "duration": sum(len(wave) for own in clips.values() for wave in own) / recipe.envelope.rate,
+        "recordings": len(every),
+        "duration": sum(map(len, every)) / recipe.envelope.rate,
         "seed": seed,
         **_held_out(list(clips), parts, recipe, seed, callback),
     }
     speakers = _enrolled(clips, parts, recipe, seed, _staged(callback, "learning"))
+    if noisy:
+        sounds = (
+            made_noise(every, speakers.rate, seed)
+            if noise is None
+            else [_used(wave, rate, speakers.rate, f"noise {n}") for n, wave in enumerate(noise)]
+        )
+        staged = _staged(callback, "learning noise")
+        speakers.noisy = _in_noise(clips, sounds, noise_recipe, seed, staged)
+        training["noise"] = "made" if noise is None else f"{len(sounds)} recordings"
     training["unknown_error"] = speakers.likeness.error
     training["seconds"] = round(time.perf_counter() - began, 1)
     speakers.info = {"training": training, "recipe": asdict(recipe)}
@@ -148,15 +165,37 @@ def _prepared(
             raise TypeError(f"names of speakers must be strings that are not empty, got {name!r}")
         clips[name] = []
         for number, wave in enumerate(waves):
-            try:
-                clips[name].append(prepared(wave, rate, recipe.envelope.rate))
-            except (TypeError, ValueError) as error:
-                raise type(error)(
-                    f"recording {number} of {name} cannot be used: {error}"
-                ) from error
+            what = f"recording {number} of {name}"
+            clips[name].append(_used(wave, rate, recipe.envelope.rate, what))
         if not clips[name]:
             raise ValueError(f"{name} has no recordings; give at least one")
     return clips
+
+
+def _used(wave: Any, rate: int, model_rate: int, what: str) -> Array:
+    """A recording as it is used; errors name it."""
+    try:
+        return prepared(wave, rate, model_rate)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{what} cannot be used: {error}") from error
+
+
+def _in_noise(
+    clips: Mapping[str, Sequence[Array]],
+    noise: Sequence[Array],
+    recipe: NoiseRecipe,
+    seed: int,
+    callback: Callback | None,
+) -> NoisySpeakers:
+    """The model for noise, as it is stored."""
+    found = NoisySpeakers.learn(clips, noise, atoms=recipe.atoms, layers=recipe.layers, seed=seed)
+    for regime in ("supervised", "discriminative"):
+        steps = getattr(recipe, regime)
+        if steps:
+            found.fit(clips, noise, regime=regime, steps=steps, seed=seed, callback=callback)
+    programs = found.bank.programs()
+    info = {"noise_atoms": found.noise_atoms, "program": programs[0].info["program"]}
+    return restored(compact(programs), found.speakers, info, Path())
 
 
 def _enrolled(
@@ -167,6 +206,8 @@ def _enrolled(
     callback: Callback | None,
 ) -> Speakers:
     """The model of recordings that are prepared; `parts` are those that find the thresholds."""
+    if callback is not None:
+        callback(Progress("dictionaries", 0, None))
     numbered = [{str(number): wave for number, wave in enumerate(own)} for own in clips.values()]
     sounds = Sounds(numbered, recipe)
     model = learned_model(sounds, recipe, seed)
@@ -177,7 +218,12 @@ def _enrolled(
     envelope = recipe.envelope
     features = [[[envelope(wave) for wave in part] for part in own] for own in parts]
     likeness = Likeness.of(features, sounds.contrast, recipe.ridge, recipe.quiet)
-    return Speakers(list(clips), envelope, sounds.contrast, encoder.program(), likeness, {})
+    program = encoder.program()
+    atoms = program.layers[0].atoms
+    assert atoms is not None
+    # nothing is decoded, so the dictionary itself need not be stored besides the learned atoms
+    program = replace(program, dictionary=atoms)
+    return Speakers(list(clips), envelope, sounds.contrast, program, likeness, None, {})
 
 
 def _held_out(

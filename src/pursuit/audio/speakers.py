@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +22,15 @@ from ..runtime.compiled import Compiled
 from ..runtime.program import Program, from_arrays
 from .envelope import Contrast, Envelope, heard
 from .likeness import Likeness
+from .noisy_speakers import NoisySpeakers
+from .noisy_storage import compact, restored
 from .resampling import Resampler
-from .speech import SILENT, prepared
+from .speaker_recipe import NoiseRecipe, Recipe
+from .speech import SILENT, one_channel, prepared
 from .streams import Array, SampleStream
 
 if TYPE_CHECKING:
     from ..progress import Callback
-    from .speaker_recipe import Recipe
 
 #: the fewest frames that are not silent
 FEWEST = 8
@@ -36,6 +38,8 @@ FEWEST = 8
 WINDOW, MEMORY = 1.0, 4.0
 #: what a file says of how the model was trained
 NOTES: tuple[str, ...] = ("training", "recipe", "provenance")
+#: how much a ratio of errors counts for the scores in noise, as in training
+SHARPNESS = 20.0
 #: the smallest share of frames of a window that must be heard
 HEARD = 0.25
 
@@ -52,12 +56,13 @@ class Identification:
         All who were asked for and are heard, the highest score first; empty if unknown.
     scores : dict
         For every speaker the share of this group in the energies of all, summed over the frames;
-        they sum to 1.
+        in noise the softmax of ``-20 log(error)`` of the summed errors. They sum to 1.
     margin : float
         The difference between the lowest score of `speakers` and the highest one of the others.
-    likeness : float
+    likeness : float or None
         How like the voice is to the speaker with the highest score, at most 1; see `Likeness`.
-    threshold : float
+        In noise it is not measured.
+    threshold : float or None
         A voice with a lower likeness is unknown.
     seconds : float
         The duration of what is not silent.
@@ -67,8 +72,8 @@ class Identification:
     speakers: tuple[str, ...]
     scores: dict[str, float]
     margin: float
-    likeness: float
-    threshold: float
+    likeness: float | None
+    threshold: float | None
     seconds: float
 
 
@@ -112,6 +117,8 @@ class Speakers:
         The encoder.
     likeness : Likeness
         What tells unknown voices.
+    noisy : NoisySpeakers or None
+        The model for noise.
     info : dict
         How it was trained.
 
@@ -123,7 +130,8 @@ class Speakers:
     >>> noise = rng.standard_normal((2, 3, 8000))
     >>> low, high = np.cumsum(noise[0], axis=1), np.diff(noise[1], axis=1)
     >>> quick = Recipe(atoms=5, approximation=20, discriminative=20)
-    >>> speakers = Speakers.fit({"low": list(low), "high": list(high)}, 8000, recipe=quick)
+    >>> voices = {"low": list(low), "high": list(high)}
+    >>> speakers = Speakers.fit(voices, 8000, noisy=False, recipe=quick)
     >>> speakers.identify(np.cumsum(rng.standard_normal(8000)), 8000).speaker
     'low'
     """
@@ -135,11 +143,12 @@ class Speakers:
         contrast: Contrast,
         program: Program,
         likeness: Likeness,
+        noisy: NoisySpeakers | None,
         info: Mapping[str, Any],
     ) -> None:
         self.names = tuple(names)
         self.envelope, self.contrast, self.likeness = envelope, contrast, likeness
-        self.info = dict(info)
+        self.noisy, self.info = noisy, dict(info)
         self._compiled = Compiled(program, threads=1)
         if program.blocks is None or int(program.blocks.max()) + 1 != len(self.names):
             raise ValueError(
@@ -153,7 +162,10 @@ class Speakers:
         recordings: Mapping[str, Sequence[Any]],
         rate: int,
         *,
+        noisy: bool = True,
+        noise: Sequence[Any] | None = None,
         recipe: Recipe | None = None,
+        noise_recipe: NoiseRecipe | None = None,
         seed: int = 0,
         callback: Callback | None = None,
     ) -> Speakers:
@@ -169,8 +181,14 @@ class Speakers:
             (samples, channels) with floating-point samples. Half a minute of each is enough.
         rate : int
             Samples per second.
-        recipe : Recipe or None
-            The settings, if not the default ones.
+        noisy : bool, default=True
+            Whether a model for noise is learned too, for ``identify(..., noisy=True)`` and
+            `denoise`.
+        noise : sequence of arrays or None
+            Recordings of noise to learn it with; by default noise is made: babble of the speakers,
+            and white, pink and brown noise.
+        recipe, noise_recipe
+            The settings of both models, if not the default ones.
         seed : int, default=0
             The same seed gives the same result.
         callback : callable or None
@@ -178,7 +196,10 @@ class Speakers:
         """
         from .speaker_training import enrol
 
-        return enrol(recordings, rate, recipe, seed, callback)
+        return enrol(
+            recordings, rate, noisy=noisy, noise=noise, recipe=recipe or Recipe(),
+            noise_recipe=noise_recipe or NoiseRecipe(), seed=seed, callback=callback,
+        )  # fmt: skip
 
     @property
     def rate(self) -> int:
@@ -191,6 +212,7 @@ class Speakers:
         rate: int,
         *,
         speakers: int = 1,
+        noisy: bool = False,
         strict: bool = False,
         threshold: float | None = None,
     ) -> Identification:
@@ -204,14 +226,39 @@ class Speakers:
             Samples per second.
         speakers : int, default=1
             How many speak at once. If it is more than 1, nobody is unknown.
+        noisy : bool, default=False
+            Whether to use the model for noise, with which nobody is unknown.
         strict : bool, default=False
             Whether a voice must be as like to a speaker as the recordings of this speaker mostly
             are; see `Likeness`.
         threshold : float or None
             The smallest likeness of a known voice, in place of the learned one; -1 accepts all.
         """
+        if noisy:
+            return self._in_noise(prepared(wave, rate, self.rate), speakers)
         signals = self._signals(wave, rate)
         return self._identified(signals, self._energies(signals), speakers, strict, threshold)
+
+    def denoise(self, wave: Any, rate: int, speaker: str | None = None) -> Array:
+        """Return the speech of a recording without the noise, below 4 kHz.
+
+        Parameters
+        ----------
+        wave, rate
+            As for `identify`.
+        speaker : str or None
+            Whose speech it is; by default the one that is recognised.
+
+        Returns
+        -------
+        ndarray of shape (samples,), float32
+            At the rate of the recording; the mean of its channels.
+        """
+        samples = one_channel(wave)
+        prepared(samples, rate, self.rate)  # refuses what is too short or silent
+        narrow = _resampled(samples, rate, self.rate)
+        speech = self._noisy.denoise(narrow, speaker).speech
+        return _resampled(speech, self.rate, rate, len(samples))
 
     def timeline(self, wave: Any, rate: int, seconds: float = WINDOW) -> Timeline:
         """Return who speaks when.
@@ -255,6 +302,8 @@ class Speakers:
     def save(self, path: str | os.PathLike[str], provenance: str | None = None) -> None:
         """Write the model to one file, usually ``*.safetensors``."""
         program, contrast, likeness = self._compiled.program, self.contrast, self.likeness
+        arrays = {f"program.{name}": array for name, array in program.arrays().items()}
+        arrays |= {"mean": contrast.mean, "transform": contrast.transform, "means": likeness.means}
         info = {
             **self.info,
             "kind": "speakers",
@@ -264,10 +313,14 @@ class Speakers:
             "thresholds": [likeness.threshold, likeness.strict, likeness.error],
             "program": program.info["program"],
         }
+        if self.noisy is not None:
+            encoders = self.noisy.compiled.encoders
+            programs = [each.program for each in encoders if isinstance(each, Compiled)]
+            arrays |= {f"noisy.{name}": array for name, array in compact(programs).items()}
+            form = programs[0].info["program"]
+            info["noisy"] = {"noise_atoms": self.noisy.noise_atoms, "program": form}
         if provenance is not None:
             info["provenance"] = provenance
-        arrays = {f"program.{name}": array for name, array in program.arrays().items()}
-        arrays |= {"mean": contrast.mean, "transform": contrast.transform, "means": likeness.means}
         files.write(Path(path), arrays, info)
 
     @classmethod
@@ -286,10 +339,11 @@ class Speakers:
             program = from_arrays(below(arrays, "program."), {"program": info["program"]})
             if not isinstance(program, Program):
                 raise ValueError("its encoder is convolutional")
+            names, envelope, noisy = info["names"], Envelope(**info["envelope"]), None
+            if "noisy" in info:
+                noisy = restored(below(arrays, "noisy."), names, info["noisy"], saved.path)
             kept = {name: info[name] for name in NOTES if name in info}
-            return cls(
-                info["names"], Envelope(**info["envelope"]), contrast, program, likeness, kept
-            )
+            return cls(names, envelope, contrast, program, likeness, noisy, kept)
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path} cannot be loaded: {error}") from error
 
@@ -298,6 +352,25 @@ class Speakers:
 
     def _energies(self, signals: Array) -> Array:
         return energies(self._compiled(signals), self._groups)
+
+    @property
+    def _noisy(self) -> NoisySpeakers:
+        if self.noisy is None:
+            raise ValueError("this model was fitted without one for noise; fit with noisy=True")
+        return self.noisy
+
+    def _in_noise(self, wave: Array, count: int) -> Identification:
+        self._require_count(count)
+        errors = self._noisy.errors(wave)
+        logits = -SHARPNESS * np.log(np.maximum(errors.sum(axis=0, dtype=np.float64), 1e-30))
+        scores = np.exp(logits - logits.max())
+        return self._decided(scores / scores.sum(), count, len(errors))
+
+    def _require_count(self, count: int) -> None:
+        if not 1 <= count <= len(self.names):
+            raise ValueError(
+                f"speakers must be from 1 to {len(self.names)}, the speakers there are, got {count}"
+            )
 
     def _identified(
         self,
@@ -310,28 +383,32 @@ class Speakers:
         spoken = signals[heard(signals)]
         if len(spoken) < FEWEST:
             raise ValueError("no speech is heard in the recording; give one with more speech")
-        if not 1 <= count <= len(self.names):
-            raise ValueError(
-                f"speakers must be from 1 to {len(self.names)}, the speakers there are, got {count}"
-            )
+        self._require_count(count)
         if threshold is None:
             threshold = self.likeness.strict if strict else self.likeness.threshold
         total = loud.sum(axis=0, dtype=np.float64)
         # codes can be zero, if nothing of a recording is like any speaker
         shares = total / total.sum() if total.any() else np.full(len(total), 1 / len(total))
-        order = np.argsort(-shares, kind="stable")
-        likeness = float(self.likeness(spoken)[order[0]])
-        known = bool(total.any()) and (count > 1 or likeness >= threshold)
-        chosen = tuple(self.names[k] for k in order[:count]) if known else ()
-        next_best = shares[order[count]] if count < len(order) else 0.0
+        found = self._decided(shares, count, len(spoken))
+        likeness = float(self.likeness(spoken)[shares.argmax()])
+        found = replace(found, likeness=likeness, threshold=threshold)
+        if total.any() and (count > 1 or likeness >= threshold):
+            return found
+        return replace(found, speaker=None, speakers=())
+
+    def _decided(self, scores: Array, count: int, frames: int) -> Identification:
+        """The speakers with the highest scores."""
+        order = np.argsort(-scores, kind="stable")
+        chosen = tuple(self.names[k] for k in order[:count])
+        rest = scores[order[count]] if count < len(order) else 0.0
         return Identification(
-            speaker=chosen[0] if chosen else None,
+            speaker=chosen[0],
             speakers=chosen,
-            scores=dict(zip(self.names, shares.tolist(), strict=True)),
-            margin=float(shares[order[count - 1]] - next_best),
-            likeness=likeness,
-            threshold=threshold,
-            seconds=len(spoken) * self.envelope.hop / self.rate,
+            scores=dict(zip(self.names, scores.tolist(), strict=True)),
+            margin=float(scores[order[count - 1]] - rest),
+            likeness=None,
+            threshold=None,
+            seconds=frames * self.envelope.hop / self.rate,
         )
 
 
@@ -379,6 +456,13 @@ class SpeakerStream(SampleStream):
         if np.count_nonzero(heard(self._signals)) >= FEWEST:
             self._latest = speakers._identified(self._signals, self._energies, 1)
         return self._latest
+
+
+def _resampled(wave: Array, rate: int, new: int, length: int | None = None) -> Array:
+    if rate == new:
+        return wave
+    resampler = Resampler(rate, new)
+    return np.concatenate([resampler.push(wave), resampler.flush(length)])
 
 
 def _moving_sum(rows: Array, size: int) -> Array:

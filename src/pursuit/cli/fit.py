@@ -40,7 +40,7 @@ OPTIONS = {
 COMMON = ("kind", "data", "output", "seed", "threads", "provenance", "as_json")
 OF_SOUNDS = {
     Kind.SEPARATION: (*COMMON, "steps", "latency", "checkpoint"),
-    Kind.SPEAKERS: COMMON,
+    Kind.SPEAKERS: (*COMMON, "noise"),
 }
 
 
@@ -130,6 +130,15 @@ def fit(
     latency: Annotated[
         Latency, typer.Option(help="For separation: the length of its windows, 128 or 20 ms.")
     ] = Latency.NORMAL,
+    noise: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="For speakers: recordings of noise, for identify --noisy; by default noise is "
+            "made of the recordings, and coloured noise is added.",
+            show_default=False,
+        ),
+    ] = None,
     key: Key = None,
     columns: Columns = None,
     drop: Drop = None,
@@ -178,8 +187,9 @@ def fit(
     """
     if kind in OF_SOUNDS:
         _refuse(context, kind)
-    elif _is_given(context, "latency"):
-        raise UsageError(f"--latency is for separation, not {kind}", context)
+    for name, of in (("latency", Kind.SEPARATION), ("noise", Kind.SPEAKERS)):
+        if kind is not of and _is_given(context, name):
+            raise UsageError(f"--{name} is for {of}, not {kind}", context)
     if checkpoint is None:
         checkpoint = output.with_name(output.name + ".checkpoint")
     if kind in OF_SOUNDS:
@@ -188,7 +198,7 @@ def fit(
     if kind is Kind.SPEAKERS:
         from .fit_speakers import fit_speakers
 
-        fit_speakers(data, output, seed, threads, notes, as_json)
+        fit_speakers(data, noise, output, seed, threads, notes, as_json)
         return
     if kind is Kind.SEPARATION:
         from .fit_separation import fit_separation

@@ -11,6 +11,7 @@ from .output import show
 
 def fit_speakers(
     data: Path,
+    noise: Path | None,
     output: Path,
     seed: int,
     threads: int | None,
@@ -24,6 +25,8 @@ def fit_speakers(
         raise ValueError(
             f"{data} is not a folder; speakers are learned from a folder with a folder for each"
         )
+    if noise is not None and not noise.is_dir():
+        raise ValueError(f"{noise} is not a folder; give --noise a folder with recordings of noise")
     check_output(output, (), suffixes=())
     from .._threads import limited_threads
     from ..audio.speaker_recipe import Recipe
@@ -34,7 +37,8 @@ def fit_speakers(
     rate = Recipe().envelope.rate
     with shown() as callback, limited_threads(threads) if threads else nullcontext():
         recordings = voices.read(voices.list_folder(data), rate, callback)
-        speakers = Speakers.fit(recordings, rate, seed=seed, callback=callback)
+        sounds = None if noise is None else voices.read_sounds(noise, rate, callback)
+        speakers = Speakers.fit(recordings, rate, noise=sounds, seed=seed, callback=callback)
     training = speakers.info["training"]
     training |= {"data": notes["name"], "date": notes["date"]}
     with termination_as_exception():

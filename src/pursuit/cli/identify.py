@@ -13,7 +13,8 @@ from .errors import UsageError, warn
 from .output import AsJson, show
 
 if TYPE_CHECKING:
-    from ..audio.speakers import Identification, Speakers
+    from ..audio.recordings import Recording
+    from ..audio.speakers import Speakers
     from ..audio.streams import Array
 
 
@@ -34,6 +35,18 @@ def identify(
     speakers: Annotated[
         int, typer.Option(min=1, help="How many speak at once; if more than 1, nobody is unknown.")
     ] = 1,
+    noisy: Annotated[
+        bool,
+        typer.Option("--noisy", help="Use the model for noise; with it nobody is unknown."),
+    ] = False,
+    denoise: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.wav",
+            help="Write the speech without the noise, one channel at the rate of the recording, "
+            "below 4 kHz.",
+        ),
+    ] = None,
     strict: Annotated[
         bool,
         typer.Option(
@@ -73,19 +86,20 @@ def identify(
     A voice is unknown if it is not like enough to the speaker with the
     highest score. The likeness is at most 1.
 
+    With --noisy, scores are probabilities by the errors of the model for
+    noise, which also sum to 1.
+
     With --json, the result has "speaker", which is null for an unknown voice,
     and "scores"; several recordings are a list in "clips".
     """
     if strict and threshold is not None:
         raise UsageError("--strict and --threshold exclude each other; give one", context)
-    if plot is not None and len(clips) > 1:
-        raise UsageError(f"--plot draws one recording, got {len(clips)}", context)
-    if plot is not None:
-        from ..plots import require_matplotlib
-        from .writing import check_output
-
-        require_matplotlib()
-        check_output(plot, (model, *clips), suffixes=(".png", ".svg", ".pdf"))
+    if noisy and (strict or threshold is not None):
+        raise UsageError("with --noisy nobody is unknown; leave out the threshold", context)
+    for name, path in (("--plot", plot), ("--denoise", denoise)):
+        if path is not None and len(clips) > 1:
+            raise UsageError(f"{name} is for one recording, got {len(clips)}", context)
+    _check(model, clips, plot, denoise)
     from ..audio.speakers import Speakers
 
     known = Speakers.load(model)
@@ -95,11 +109,15 @@ def identify(
             f"{speakers}",
             context,
         )
-    options = {"speakers": speakers, "strict": strict, "threshold": threshold}
+    options = {"speakers": speakers, "noisy": noisy, "strict": strict, "threshold": threshold}
     if len(clips) == 1:
-        wave, result = _identified(known, clips[0], options)
+        recording, wave = _read(clips[0])
+        result = _identified(known, recording, wave, options)
+        if denoise is not None:
+            _write(known.denoise(wave, recording.rate), recording.rate, denoise)
+            result["denoised"] = str(denoise)
         if plot is not None:
-            _draw(known, wave, clips[0], plot)
+            _draw(known, recording, wave, plot)
             result["plot"] = str(plot)
         show(result, _text(result), as_json)
         return
@@ -110,24 +128,42 @@ def identify(
         raise typer.Exit(1)
 
 
-def _identified(
-    known: Speakers, path: Path, options: dict[str, Any]
-) -> tuple[Array, dict[str, Any]]:
-    """The wave of a recording and its identification as plain data."""
-    from ..datasets.voices import read_clip
+def _check(model: Path, clips: list[Path], plot: Path | None, denoise: Path | None) -> None:
+    """Raise an error if files cannot be written, before any work is done."""
+    from .writing import check_output
 
-    wave = read_clip(path, known.rate)
+    if plot is not None:
+        from ..plots import require_matplotlib
+
+        require_matplotlib()
+        check_output(plot, (model, *clips), suffixes=(".png", ".svg", ".pdf"))
+    if denoise is not None:
+        check_output(denoise, (model, *clips), suffixes=(".wav",))
+
+
+def _read(path: Path) -> tuple[Recording, Array]:
+    """A recording and the mean of its channels."""
+    from ..audio.recordings import Recording
+
+    recording = Recording.open(path)
+    return recording, recording.wave(recording.rate)
+
+
+def _identified(
+    known: Speakers, recording: Recording, wave: Array, options: dict[str, Any]
+) -> dict[str, Any]:
+    """The identification as plain data; errors name the file."""
     try:
-        found: Identification = known.identify(wave, known.rate, **options)
+        found = known.identify(wave, recording.rate, **options)
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-    return wave, {"audio": str(path), **asdict(found), "speakers": list(found.speakers)}
+        raise ValueError(f"{recording.path}: {error}") from error
+    return {"audio": str(recording.path), **asdict(found), "speakers": list(found.speakers)}
 
 
 def _attempted(known: Speakers, path: Path, options: dict[str, Any]) -> dict[str, Any]:
     """The identification of one of several recordings, or the error."""
     try:
-        return _identified(known, path, options)[1]
+        return _identified(known, *_read(path), options)
     except (ValueError, OSError) as error:
         warn(one_line(error, None))
         return {"audio": str(path), "error": one_line(error, None)}
@@ -137,22 +173,34 @@ def _text(result: dict[str, Any]) -> str:
     who = " and ".join(result["speakers"]) or "unknown"
     scores = sorted(result["scores"].items(), key=lambda item: -item[1])
     shares = ", ".join(f"{name} {score:.2f}" for name, score in scores)
-    return (
-        f"{result['audio']}: {who}\n"
-        f"  scores: {shares}; margin {result['margin']:.2f}\n"
-        f"  likeness {result['likeness']:.2f}, known from {result['threshold']:.2f} on; "
-        f"{result['seconds']:.1f} s of speech"
-    )
+    lines = [
+        f"{result['audio']}: {who}",
+        f"  scores: {shares}; margin {result['margin']:.2f}; {result['seconds']:.1f} s",
+    ]
+    if result["likeness"] is not None:
+        lines.append(
+            f"  likeness {result['likeness']:.2f}, known from {result['threshold']:.2f} on"
+        )
+    return "\n".join(lines)
 
 
-def _draw(known: Speakers, wave: Array, path: Path, plot: Path) -> None:
+def _write(speech: Array, rate: int, path: Path) -> None:
+    import numpy as np
+
+    from ..audio.recordings import import_soundfile
     from ..files import whole
-    from ..plots import timeline
 
-    when = known.timeline(wave, known.rate)
-    figure = timeline(
-        when.times, dict(zip(when.names, when.scores.T, strict=True)), wave, known.rate,
-        title=path.name,
-    )  # fmt: skip
+    with whole(path) as file:
+        samples = np.clip(speech, -1, 1)
+        import_soundfile().write(file, samples, rate, "PCM_16", format="WAV")
+
+
+def _draw(known: Speakers, recording: Recording, wave: Array, plot: Path) -> None:
+    from ..files import whole
+    from ..plots import DPI, timeline
+
+    when = known.timeline(wave, recording.rate)
+    scores = dict(zip(when.names, when.scores.T, strict=True))
+    figure = timeline(when.times, scores, wave, recording.rate, title=recording.path.name)
     with whole(plot) as file:
-        figure.savefig(file, format=plot.suffix[1:].lower(), dpi=150)
+        figure.savefig(file, format=plot.suffix[1:].lower(), dpi=DPI)

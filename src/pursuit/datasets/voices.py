@@ -30,8 +30,7 @@ def list_folder(folder: str | os.PathLike[str]) -> dict[str, list[Path]]:
     loose = [path.name for path in _audio(folder.glob("[!.]*"))]
     voices: dict[str, list[Path]] = {}
     for place in sorted(path for path in folder.glob("[!.]*") if path.is_dir()):
-        below = (path for path in place.rglob("*") if not _is_hidden(path.relative_to(place)))
-        paths = _audio(below)
+        paths = _below(place)
         # some systems write letters with accents as two characters
         voices.setdefault(unicodedata.normalize("NFC", place.name), []).extend(paths)
     if loose and voices:
@@ -64,21 +63,24 @@ def read(
         Called with a `Progress` of stage "reading" before each file.
     """
     waves: dict[str, list[Array]] = {}
-    total, done = sum(map(len, voices.values())), 0
+    total = sum(map(len, voices.values()))
     for name, paths in voices.items():
-        waves[name] = []
-        for path in paths:
-            if callback is not None:
-                callback(Progress("reading", done, total))
-            done += 1
-            try:
-                waves[name].append(read_clip(path, rate))
-            except (ValueError, OSError) as error:
-                warnings.warn(f"left out: {one_line(error)}", stacklevel=2)
+        waves[name] = _usable(paths, rate, callback, sum(map(len, waves.values())), total)
         if not waves[name]:
             raise ValueError(
                 f"{name} has no recordings that can be used; add some, or remove the folder"
             )
+    return waves
+
+
+def read_sounds(
+    folder: str | os.PathLike[str], rate: int, callback: Callback | None = None
+) -> list[Array]:
+    """Read all audio files of a folder and those below it as `read` does."""
+    folder = Path(folder).expanduser()
+    waves = _usable(_below(folder), rate, callback)
+    if not waves:
+        raise ValueError(f"{folder} has no recordings that can be used; give another folder")
     return waves
 
 
@@ -89,6 +91,31 @@ def read_clip(path: Path, rate: int) -> Array:
         return prepared(wave, rate, rate)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
+
+
+def _usable(
+    paths: Sequence[Path],
+    rate: int,
+    callback: Callback | None,
+    done: int = 0,
+    total: int | None = None,
+) -> list[Array]:
+    """The recordings that can be used; `done` of `total` were read before."""
+    waves = []
+    for number, path in enumerate(paths):
+        if callback is not None:
+            callback(Progress("reading", done + number, total or len(paths)))
+        try:
+            waves.append(read_clip(path, rate))
+        except (ValueError, OSError) as error:
+            warnings.warn(f"left out: {one_line(error)}", stacklevel=3)
+    return waves
+
+
+def _below(folder: Path) -> list[Path]:
+    """The audio files in a folder and below it, without hidden ones."""
+    paths = (path for path in folder.rglob("*") if not _is_hidden(path.relative_to(folder)))
+    return _audio(paths)
 
 
 def _audio(paths: Iterable[Path]) -> list[Path]:
