@@ -42,7 +42,7 @@ class Sounds:
     Parameters
     ----------
     clips
-        For each speaker the waves by the name of the clip; all are brought to the same level.
+        For each speaker the waves by the name of the clip, all at the same level.
     recipe : Recipe
         The settings of the features.
     contrast : Contrast or None
@@ -56,7 +56,7 @@ class Sounds:
         contrast: Contrast | None = None,
     ) -> None:
         self.envelope = recipe.envelope
-        self._clips = [{name: level(wave) for name, wave in own.items()} for own in clips]
+        self._clips = clips
         if contrast is None:
             features = [self.envelope(_joined(own)) for own in self._clips]
             contrast = Contrast.of(features, recipe.ridge, recipe.quiet)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from .envelope import level
 from .resampling import Resampler
 from .streams import Array
 
@@ -19,12 +18,15 @@ SHORTEST = 0.25
 LOWEST_RATE = 1000
 #: a wave whose root mean square is lower, relative to full scale, is silent (-80 dB)
 SILENT = 1e-4
+#: blocks of so many samples are pauses if their power, relative to the loudest block, is lower
+BLOCK, PAUSE = 2000, 1e-3
 
 
 def prepared(wave: Any, rate: int, model_rate: int) -> Array:
     """Return a recording as a wave (samples,) at the rate of a model, float32, of unit level.
 
-    Channels are averaged and the mean is subtracted, so that an offset does not count.
+    Channels are averaged and the mean is subtracted, so that an offset does not count. Pauses do
+    not count for the level.
 
     Parameters
     ----------
@@ -45,9 +47,19 @@ def prepared(wave: Any, rate: int, model_rate: int) -> Array:
     if rate != model_rate:
         resampler = Resampler(rate, model_rate)
         samples = np.concatenate([resampler.push(samples), resampler.flush()])
-    if np.sqrt(np.mean(np.square(samples), dtype=np.float64)) < SILENT:
+    size = np.sqrt(_power(samples))
+    if not size >= SILENT:
         raise ValueError("the recording is silent; check the microphone or the file")
-    return level(samples)
+    levelled: Array = samples / np.float32(size)
+    return levelled
+
+
+def _power(samples: Array) -> float:
+    """The mean square of those blocks that are no pauses."""
+    count = max(1, len(samples) // BLOCK)
+    blocks = np.array_split(np.square(samples, dtype=np.float64), count)
+    powers = np.array([block.mean() for block in blocks])
+    return float(powers[powers >= PAUSE * powers.max()].mean())
 
 
 def one_channel(wave: Any) -> Array:

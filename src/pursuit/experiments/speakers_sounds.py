@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
+from ..audio.envelope import level
 from ..audio.speaker_recipe import Recipe
 from ..audio.speaker_sounds import Sounds
 from ..audio.streams import Array
@@ -27,12 +28,11 @@ class Collection:
         return Sounds(self._read(role), self.recipe, self.train.contrast)
 
     def _read(self, role: str) -> list[dict[str, Array]]:
-        """The waves of each speaker by the path of the clip."""
+        """The waves of each speaker by the path of the clip, all at the same level."""
         waves: list[dict[str, Array]] = [{} for _ in self.speakers]
         for clip in corpus.read_folder(self.folder, self.name, role):
             if clip.speaker not in self.speakers:
                 raise ValueError(f"{clip.path} is of {clip.speaker}, who has no train clips")
-            waves[self.speakers.index(clip.speaker)][str(clip.path)] = clip.read(
-                self.recipe.envelope.rate
-            )
+            wave = level(clip.read(self.recipe.envelope.rate))
+            waves[self.speakers.index(clip.speaker)][str(clip.path)] = wave
         return waves
