@@ -55,14 +55,14 @@ class SpeakersSettings(Settings):
     lam: float = 0.05  # the weight of single coefficients
     layers: int = 2
     lengths: tuple[int, ...] = (62, 125, 250, 500)  # frames that are pooled; the last: 500
-    width: float = 200.0  # the smallest half-width of bands, in hertz *
+    width: float = 300.0  # the smallest half-width of bands, in hertz *
     power: float = 0.15  # the exponent of the envelope *
     ridge: float = 0.03  # of the whitening *
     quiet: float = 0.6  # the smallest norm of the envelope that is not silence, relative *
     training: int = 12_000  # frames that encoders are trained on *
     approximation: int = 1500  # training steps of the approximation *
-    discriminative: int = 500  # training steps with labels, after those *
-    margin: float = 1.0  # of the discriminative loss, relative *
+    discriminative: int = 300  # training steps with labels, after those *
+    margin: float = 0.5  # of the discriminative loss, relative *
     tol: float = 1e-4  # the relative gap of the exact codes *
     draws: int = 10_000  # of the bootstrap
 
