@@ -399,6 +399,18 @@ def test_errors_are_counted_again(ran: Ran) -> None:
         assert result["rows"][row]["seeds"] == pytest.approx(np.mean(cells, axis=0))
 
 
+def test_the_mean_of_kinds_does_not_depend_on_their_sizes() -> None:
+    """Two sets with 1 and 3 windows of the first kind, and as many errors in the second one."""
+    right, wrong, half = [[0], [0], 0], [[0], [1], 0], [[0, 1], [0, 2], 0]
+    kinds = [[wrong], [half, half], [right, right, wrong], [half]]
+    windows = speakers._Windows.of(kinds)
+    assert windows.mean == pytest.approx(np.mean([100, 50, 100 / 3, 50]))
+    low, high = windows.interval(500)
+    assert low <= windows.mean <= high
+    # one method compared with itself differs in no draw
+    assert (windows - windows).interval(500) == [0, 0]
+
+
 def test_synthetic_voices_are_recognised(ran: Ran) -> None:
     """Their resonances differ, so exact codes recognise whole clips; by chance 67 % would fail."""
     _, result, _ = ran
@@ -435,7 +447,7 @@ def test_the_report_states_everything(ran: Ran) -> None:
     assert "](lengths.png)" in text
     assert (folder / "lengths.png").stat().st_size > 10_000
     for row, found in result["rows"].items():
-        assert f"| {row} | {found['paper']:.2f} | {found['mean']:.2f} (" in text
+        assert f"| {row} | {found['paper']:.2f} | {found['mean']:.2f} [" in text
     for field in dataclasses.fields(experiment.settings):
         assert f"| {field.name} |" in text
     means = [result["rows"][row]["mean"] for row in speakers_report.ORDER]

@@ -40,6 +40,7 @@ PAPER = {EXACT: 2.35, COORDINATE: 6.08, BLOCK: 3.53, DISCRIMINATIVE: 3.44}
 SINGLE, MIXED = "isolated", "mixtures"
 
 Encode = Callable[[Tensor], Tensor]
+Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -188,7 +189,7 @@ class Reproduction(Experiment):
                 with torch.no_grad():
                     loud = energies(model, encode(sound.signals))
                 if sound.clips:
-                    each = loud.split(list(sound.clips.values()))
+                    each = torch.split(loud, list(sound.clips.values()))
                     for clip, own in zip(sound.clips, each, strict=True):
                         decided = int(decide(pooled(own), 1))
                         found["clips"].append([sound.speakers[0], decided, Path(clip).name])
@@ -225,13 +226,19 @@ class Reproduction(Experiment):
                     },
                     "confusion": self._confusion(runs, len(self.collection(name).speakers)),
                 }
-            cells = [each[name]["lengths"][lengths[-1]][kind]["seeds"]
-                     for name, kind in product(self.sets, (SINGLE, MIXED))]  # fmt: skip
-            seeds = np.mean(cells, axis=0)
+            seeds = self._means(values, row, lengths[-1])
+            exact = self._means(values, EXACT, lengths[-1])
             rows[row] = {
                 "paper": PAPER[row],
-                "mean": float(seeds.mean()),
-                "seeds": seeds.tolist(),
+                "mean": float(np.mean([run.mean for run in seeds])),
+                "seeds": [run.mean for run in seeds],
+                "interval": _mean_interval([run.interval(settings.draws) for run in seeds]),
+                "minus exact": _mean_interval(
+                    [
+                        (run - own).interval(settings.draws)
+                        for run, own in zip(seeds, exact, strict=True)
+                    ]
+                ),
                 "sets": each,
             }
         return {
@@ -249,27 +256,26 @@ class Reproduction(Experiment):
         )
 
     def _errors(self, runs: Sequence[Mapping[str, Any]], length: str, kind: str) -> dict[str, Any]:
-        """The share of speakers that are missed: the mean, its interval, and that of each seed.
-
-        Windows of the same place have the same clips, in all mixtures that a speaker is in;
-        therefore they are drawn together.
-        """
-        errors, places, seeds = [], [], []
-        for number, run in enumerate(runs):
-            windows = run["windows"][length][kind]
-            own = [
-                100 * len(set(speakers) - set(decided)) / len(speakers)
-                for speakers, decided, _ in windows
-            ]
-            errors += own
-            places += [f"{number} {place}" for _, _, place in windows]
-            seeds.append(float(np.mean(own)))
+        """The share of speakers that are missed: the mean, its interval, and that of each seed."""
+        seeds = [_Windows.of([run["windows"][length][kind]]) for run in runs]
         return {
-            "mean": float(np.mean(seeds)),
-            "interval": bootstrap(errors, places, draws=self.settings.draws),
-            "seeds": seeds,
-            "windows": len(errors) // len(runs),
+            "mean": float(np.mean([run.mean for run in seeds])),
+            "interval": _mean_interval([run.interval(self.settings.draws) for run in seeds]),
+            "seeds": [run.mean for run in seeds],
+            "windows": len(seeds[0].errors),
         }
+
+    def _means(self, values: Mapping[str, Any], row: str, length: str) -> list[_Windows]:
+        """The windows of all sets and kinds together, for each seed."""
+        return [
+            _Windows.of(
+                [
+                    values[_part(name, row, seed)]["windows"][length][kind]
+                    for name, kind in product(self.sets, (SINGLE, MIXED))
+                ]
+            )
+            for seed in self.settings.seeds
+        ]
 
     def _clips(self, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """The share of whole clips of one speaker that are not recognised."""
@@ -292,6 +298,51 @@ class Reproduction(Experiment):
             np.add.at(counts, (true, found), 1)
         matrix: list[list[int]] = counts.tolist()
         return matrix
+
+
+@dataclass(frozen=True, eq=False)
+class _Windows:
+    """The errors of windows, in per cent, and the stretches of time that they are from.
+
+    Errors of several kinds are weighted, so that their mean is the mean over kinds. Windows of the
+    same place have the same clips, in all mixtures that a speaker is in; therefore they are drawn
+    together.
+    """
+
+    errors: Array
+    places: tuple[str, ...]
+
+    @classmethod
+    def of(cls, kinds: Sequence[Sequence[Any]]) -> _Windows:
+        total = sum(map(len, kinds))
+        errors, places = [], []
+        for number, windows in enumerate(kinds):
+            weight = 100 * total / (len(kinds) * len(windows))
+            for speakers, decided, place in windows:
+                errors.append(weight * len(set(speakers) - set(decided)) / len(speakers))
+                # both kinds of a set, one after the other, have the same places
+                places.append(f"{number // 2} {place}")
+        return cls(np.array(errors), tuple(places))
+
+    @property
+    def mean(self) -> float:
+        return float(self.errors.mean())
+
+    def __sub__(self, other: _Windows) -> _Windows:
+        return _Windows(self.errors - other.errors, self.places)
+
+    def interval(self, draws: int) -> list[float]:
+        return bootstrap(self.errors, self.places, draws=draws)
+
+
+def _mean_interval(intervals: Sequence[Sequence[float]]) -> list[float]:
+    """The mean bounds of the intervals of each seed.
+
+    Seeds order the same clips differently; taking them for independent samples would give intervals
+    that are too narrow.
+    """
+    bounds: list[float] = np.mean(intervals, axis=0).tolist()
+    return bounds
 
 
 def _part(name: str, row: str, seed: int) -> str:

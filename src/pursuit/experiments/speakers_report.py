@@ -85,13 +85,11 @@ class SpeakersDescription(Description):
                 _interval(found["sets"][name]["lengths"][str(result["pooled"])][kind])
                 for name, kind in kinds
             ]
-            low, high = min(found["seeds"]), max(found["seeds"])
-            mean = f"{found['mean']:.2f} ({low:.2f} to {high:.2f})"
-            table.append([row, f"{found['paper']:.2f}", mean, *cells])
+            table.append([row, f"{found['paper']:.2f}", _interval(found), *cells])
         report.table(["", "paper", "mean", *(f"{name}, {kind}" for name, kind in kinds)], table)
         report.text(
-            "Mean: of all columns to the right, and its range over "
-            f"{len(self.settings.seeds)} seeds. The columns have 95 % intervals, by a bootstrap of "
+            f"Mean: of all columns to the right. All are means of {len(self.settings.seeds)} seeds "
+            "with 95 % intervals, the mean bounds of a bootstrap for each seed: "
             f"{self.settings.draws} draws of the stretches of time that windows are from, with all "
             "mixtures in them."
         )
@@ -112,8 +110,12 @@ class SpeakersDescription(Description):
                 else f". NOT so here: {'; '.join(wrong)}."
             )
         )
-        for row in (BLOCK, DISCRIMINATIVE):
-            report.text(f"{row} minus exact: {means[row] - means[EXACT]:+.2f} percentage points.")
+        for row in (BLOCK, DISCRIMINATIVE, COORDINATE):
+            low, high = result["rows"][row]["minus exact"]
+            report.text(
+                f"{row} minus exact: {means[row] - means[EXACT]:+.2f} percentage points "
+                f"[{low:+.2f}, {high:+.2f}]."
+            )
 
     def _write_lengths(self, result: Mapping[str, Any], report: Report) -> None:
         report.section("Errors against the number of frames")
