@@ -97,13 +97,13 @@ class SpeakersDescription(Description):
     def _write_order(self, result: Mapping[str, Any], report: Report) -> None:
         means = {row: found["mean"] for row, found in result["rows"].items()}
         wrong = [
-            f"{first} has {means[first]:.2f} %, {second} {means[second]:.2f} %"
+            f"{first} has {means[first]:.2f} % errors, {second} has {means[second]:.2f} %"
             for first, second in pairwise(ORDER)
             if means[first] > means[second]
         ]
         report.text(
-            "The order of the paper, from the fewest errors to the most, is "
-            + ", ".join(ORDER)
+            "The order of the paper, from the fewest errors to the most: "
+            + "; ".join(ORDER)
             + (
                 ". It is also the order here."
                 if not wrong
