@@ -60,6 +60,13 @@ def save(
     """
     if isinstance(obj, str | os.PathLike):
         raise TypeError("save takes the object first and then the path: save(obj, path)")
+    info, arrays = contents(obj)
+    notes = {"provenance": provenance, "training": None if training is None else dict(training)}
+    files.write(path, arrays, {**info, **notes})
+
+
+def contents(obj: SparseModel | Encoder | EncoderBank) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the description and the arrays of a file, those of programs included."""
     info, tensors = describe(obj)
     arrays = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
     if isinstance(obj, EncoderBank):
@@ -67,8 +74,7 @@ def save(
             arrays |= _add_program(encoder, info["encoders"][number], f"program.{number}.")
     elif isinstance(obj, Encoder):
         arrays |= _add_program(obj, info, "program.")
-    notes = {"provenance": provenance, "training": None if training is None else dict(training)}
-    files.write(path, arrays, {**info, **notes})
+    return info, arrays
 
 
 def _add_program(encoder: Encoder, info: dict[str, Any], prefix: str) -> dict[str, Any]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .training import History
 
 __all__ = ["Panel", "atoms", "compare", "decomposition", "front", "history", "panels"]
-__all__ += ["spectrograms", "strips"]
+__all__ += ["spectrograms", "strips", "timeline"]
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, int] | Literal[False] | None
@@ -49,6 +49,8 @@ SMOOTH = 5
 FEW_DECADES = 2.5
 #: the percentage of the values of a spectrogram that the colours resolve
 RESOLVED = 99.8
+#: the pieces of a wave whose extremes are drawn
+OUTLINE = 2000
 #: the decibels below the largest magnitude that spectrograms of sounds resolve
 DECIBELS = 80
 #: the lowest frequency, in Hz, of spectrograms of sounds, and the number of their bands
@@ -400,6 +402,43 @@ def spectrograms(
     return _finished(_sounds(rows, rate, hop), title, path)
 
 
+def timeline(
+    times: Any, scores: Mapping[str, Any], wave: Any, rate: float,
+    *, title: str | None = None, path: Where = None,
+) -> Figure:  # fmt: skip
+    """Draw a wave, and below it the scores of some names over time and who has the highest.
+
+    Parameters
+    ----------
+    times
+        The times of the scores in seconds, equally spaced, shape (n,).
+    scores
+        ``{name: values}`` with values from 0 to 1, shape (n,); where all are zero, nobody has the
+        highest.
+    wave, rate
+        Samples, shape (samples,), and samples a second.
+    title, path
+        The title, and the file to save the figure to (.png, .svg or .pdf).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> figure = timeline([0.0, 0.5], {"a": [1, 0], "b": [0, 1]}, np.ones(100), rate=100)
+    >>> [label.get_text() for label in figure.axes[1].get_yticklabels()]
+    ['a', 'b']
+    """
+    if not isinstance(scores, Mapping) or not scores:
+        raise ValueError("scores must be a non-empty mapping {name: values}")
+    rows = _matrix(list(scores.values()), "scores")
+    moments = _matrix([times], "times")[0]
+    samples = _matrix([wave], "wave")[0]
+    if len(moments) != rows.shape[1]:
+        raise ValueError(f"there are {len(moments)} times, but {rows.shape[1]} scores of each name")
+    if rate <= 0:
+        raise ValueError(f"rate must be positive, got {rate}")
+    return _finished(_timeline(moments, list(scores), rows, samples, rate), title, path)
+
+
 def compare(
     images: Sequence[Any], titles: Sequence[str], *, title: str | None = None, path: Where = None
 ) -> Figure:
@@ -706,6 +745,43 @@ def _sounds(rows: dict[str, Array], rate: float, hop: int) -> Figure:
     panels[-1].set_xlabel("time, s", fontsize=TEXT)
     bar = figure.colorbar(image, ax=list(panels), pad=0.01, aspect=15 * len(rows))
     bar.set_label("dB", fontsize=TEXT)
+    bar.ax.tick_params(labelsize=TEXT - 2)
+    bar.outline.set_visible(False)
+    return figure
+
+
+def _timeline(times: Array, names: list[str], rows: Array, wave: Array, rate: float) -> Figure:
+    figure = _figure(10, 1.9 + 0.32 * len(names))
+    heights = [1.0, 0.32 * len(names)]
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=heights)
+    step = max(1, len(wave) // OUTLINE)
+    pieces = wave[: len(wave) // step * step].reshape(-1, step)
+    seconds = np.arange(len(pieces)) * step / rate
+    upper.fill_between(
+        seconds, pieces.min(axis=1), pieces.max(axis=1), color="0.55", linewidth=0.4, label="wave"
+    )
+    upper.set_yticks([])
+    half = (times[1] - times[0]) / 2 if len(times) > 1 else 0.5
+    image = lower.imshow(
+        rows, aspect="auto", cmap="Blues", vmin=0, vmax=1, interpolation="nearest",
+        extent=(times[0] - half, times[-1] + half, len(names) - 0.5, -0.5),
+    )  # fmt: skip
+    best = np.where(rows.any(axis=0), rows.argmax(axis=0), np.nan)
+    for number in range(len(names)):
+        line = np.where(best == number, number + 0.36, np.nan)
+        lower.plot(times, line, color=COLOURS[1], linewidth=3, solid_capstyle="butt",
+                   label="highest score" if number == 0 else f"_{number}")  # fmt: skip
+    lower.set_yticks(range(len(names)), names)
+    lower.set_xlim(0, len(wave) / rate)
+    for axes in (upper, lower):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(labelsize=TEXT - 1)
+    upper.spines["left"].set_visible(False)
+    lower.set_xlabel("time, s", fontsize=TEXT)
+    figure.legend(*lower.get_legend_handles_labels(), frameon=False, fontsize=TEXT,
+                  loc="outside upper right")  # fmt: skip
+    bar = figure.colorbar(image, ax=lower, pad=0.01, aspect=10)
+    bar.set_label("score", fontsize=TEXT)
     bar.ax.tick_params(labelsize=TEXT - 2)
     bar.outline.set_visible(False)
     return figure

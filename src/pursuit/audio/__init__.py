@@ -1,4 +1,4 @@
-"""Separating sounds: spectra and sample rates, in batches and as live streams, and metrics.
+"""Sounds: separating them, recognising speakers; spectra, sample rates, streams and metrics.
 
 The public names are resolved when they are first used: streams run without torch.
 """
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from .mixtures import Mixtures, Pair
     from .resampling import Bands, BandSplit, Resampler
     from .separation import Separated, Separator, SeparatorStream
+    from .speaker_recipe import Recipe
+    from .speakers import Identification, Speakers, SpeakerStream, Timeline
     from .spectrogram import STFT, Analysis, Synthesis
 
 #: the modules that public names come from
@@ -23,13 +25,16 @@ _NAMES_OF = {
     ".mixtures": "Mixtures Pair",
     ".resampling": "BandSplit Bands Resampler",
     ".separation": "Separated Separator SeparatorStream",
+    ".speaker_recipe": "Recipe",
+    ".speakers": "Identification SpeakerStream Speakers Timeline",
     ".spectrogram": "Analysis STFT Synthesis",
 }
 _NAMES = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
 
-__all__ = ["STFT", "Analysis", "BandSplit", "Bands", "Features", "Improvement", "Mixtures", "Pair"]
-__all__ += ["Resampler", "Separated", "Separator", "SeparatorStream", "Sources", "Synthesis"]
-__all__ += ["improvement", "mean_improvement", "sdr"]
+__all__ = ["STFT", "Analysis", "BandSplit", "Bands", "Features", "Identification", "Improvement"]
+__all__ += ["Mixtures", "Pair", "Recipe", "Resampler", "Separated", "Separator", "SeparatorStream"]
+__all__ += ["Sources", "SpeakerStream", "Speakers", "Synthesis", "Timeline", "improvement"]
+__all__ += ["mean_improvement", "sdr"]
 
 
 def __getattr__(name: str) -> Any:

@@ -16,8 +16,13 @@ import numpy as np
 
 from .._words import listed, one_line
 from ..files import format_of
+from .resampling import Resampler
 from .streams import Array
 
+#: suffixes of audio files that are not the names of their formats
+SUFFIXES = (".aif", ".aifc", ".oga", ".opus", ".mp2")
+#: suffixes of audio files that soundfile cannot read
+UNREADABLE = (".m4a", ".aac", ".wma", ".amr", ".mka")
 #: samples of each channel that are read at once
 BLOCK = 2**16
 
@@ -85,6 +90,32 @@ class Recording:
                     break
         return np.concatenate(blocks)
 
+    def wave(self, rate: int, channel: int | None = None) -> Array:
+        """Return the mean of the channels, or one of them, at a sample rate.
+
+        Parameters
+        ----------
+        rate
+            Samples per second of the result.
+        channel
+            The number of a channel, from 0; by default the mean of all.
+
+        Returns
+        -------
+        ndarray of shape (samples,), float32
+        """
+        resampler = None if rate == self.rate else Resampler(self.rate, rate)
+        waves, done = [np.zeros(0, np.float32)], 0
+        for block in self.blocks():
+            done += len(block)
+            wave = block.mean(axis=1) if channel is None else block[:, channel]
+            waves.append(wave.astype(np.float32) if resampler is None else resampler.push(wave))
+        if done < self.samples:
+            raise ValueError(f"{self.path} is incomplete: it has {done} of {self.samples} samples")
+        if resampler is not None:
+            waves.append(resampler.flush())
+        return np.concatenate(waves)
+
     def _require_finite(self, block: Array, done: int) -> None:
         if np.isfinite(block).all():
             return
@@ -113,6 +144,13 @@ def readable_formats() -> list[str]:
     # without a header, nothing says what the samples are
     others = sorted(set(import_soundfile().available_formats()) - {*first, "RAW"})
     return [*first, *others]
+
+
+def is_audio(path: Path, readable: bool = False) -> bool:
+    """Whether a file is audio by its suffix, and, if asked for, in a format that can be read."""
+    suffixes = {*SUFFIXES, *(f".{name.lower()}" for name in readable_formats())}
+    suffix = path.suffix.lower()
+    return suffix in suffixes or (not readable and suffix in UNREADABLE)
 
 
 @contextmanager

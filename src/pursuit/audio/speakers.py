@@ -2,208 +2,417 @@
 
 Every speaker has a dictionary, learned from clips of this person alone. Together they are the
 dictionary of a HiLasso with one group for each speaker; the groups with the most energy, summed
-over some frames, are the speakers that are heard (`energies`, `pooled`, `decide`).
+over some frames, are the speakers that are heard (`energies`, `pooled`, `decide`). `Speakers` is
+such a model in use: with an encoder in place of the solver, and without torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from ..dictionary import learn
-from ..models import HiLasso, SparseModel
-from .spectrogram import STFT
+from .. import files
+from ..files import below
+from ..runtime.compiled import Compiled
+from ..runtime.program import Program, from_arrays
+from .envelope import Contrast, Envelope, heard
+from .likeness import Likeness
+from .resampling import Resampler
+from .speech import SILENT, prepared
+from .streams import Array, SampleStream
+
+if TYPE_CHECKING:
+    from ..progress import Callback
+    from .speaker_recipe import Recipe
+
+#: the fewest frames that are not silent
+FEWEST = 8
+#: the seconds over which a timeline and a stream pool energies, by default
+WINDOW, MEMORY = 1.0, 4.0
+#: what a file says of how the model was trained
+NOTES: tuple[str, ...] = ("training", "recipe", "provenance")
+#: the smallest share of frames of a window that must be heard
+HEARD = 0.25
 
 
 @dataclass(frozen=True)
-class Envelope:
-    """The short-time power-spectrum envelope of a wave, compressed.
-
-    The power spectrum ``P = |X|^2`` of every frame is averaged in bands with triangular weights,
-    which smooths the harmonics of the pitch away, and compressed: ``A = (P W')^power``. Clips are
-    brought to the same level before (see `level`).
-
-    Parameters
-    ----------
-    size : int, default=80
-        The number of bands, whose centres are equally spaced on the mel scale.
-    rate : int, default=8000
-        Samples per second.
-    window, hop : int
-        The frames, in samples; by default 512, overlapping by 75 %.
-    width : float, default=300.0
-        The smallest distance from the centre of a band to its ends, in hertz; wider than that of
-        the harmonics of a low voice, so that they are not resolved.
-    power : float, default=0.15
-        The exponent of the compression.
-
-    Examples
-    --------
-    >>> wave = torch.randn(8000, generator=torch.Generator().manual_seed(0))
-    >>> tuple(Envelope()(wave).shape)
-    (66, 80)
-    """
-
-    size: int = 80
-    rate: int = 8000
-    window: int = 512
-    hop: int = 128
-    width: float = 300.0
-    power: float = 0.15
-
-    def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ValueError(f"size must be at least 1, got {self.size}")
-        if not self.width >= self.rate / self.window:
-            raise ValueError(
-                f"width must be at least {self.rate / self.window:g} Hz, one frequency of the "
-                f"transform, got {self.width}"
-            )
-        if not self.power > 0:
-            raise ValueError(f"power must be positive, got {self.power}")
-
-    @cached_property
-    def stft(self) -> STFT:
-        """The transform of the wave."""
-        return STFT(self.window, self.hop)
-
-    @cached_property
-    def filters(self) -> Tensor:
-        """W, the weights of the frequencies in each band, shape (size, bins); rows sum to 1.
-
-        A band reaches to the centres of its neighbours, but at least over `width` on each side.
-        """
-        hertz = self.rate / self.window
-        edges = 700 * np.expm1(np.linspace(0, np.log1p(self.rate / 1400), self.size + 2))
-        low, centre, high = (edges[k : k + self.size, None] for k in range(3))
-        below, above = np.maximum(centre - low, self.width), np.maximum(high - centre, self.width)
-        away = np.arange(self.stft.bins) * hertz - centre
-        weights = np.maximum(0, 1 - np.where(away < 0, -away / below, away / above))
-        return torch.from_numpy(weights / weights.sum(1, keepdims=True)).float()
-
-    def __call__(self, wave: Tensor) -> Tensor:
-        """Return the features (frames, size) of a wave (samples,)."""
-        power = self.stft.analyse(wave.float()).abs().square()
-        features: Tensor = (power @ self.filters.T) ** self.power
-        return features
-
-
-@dataclass(frozen=True, eq=False)
-class Contrast:
-    """Features relative to those of all speakers: centred, whitened, and of unit norm.
-
-    ``x = (A - mean) T / ||(A - mean) T||_2``, where ``T = (C + ridge mean(diag C) I)^(-1/2)`` and C
-    is the covariance of the features around the mean of their speaker. What varies within the
-    speech of everyone counts less than what tells speakers apart. Frames that are much quieter than
-    the average are silence and become zero, whose code is zero.
+class Identification:
+    """Who speaks in a recording.
 
     Attributes
     ----------
-    mean, transform
-        The mean, shape (m,), and T, shape (m, m).
-    least
-        The smallest norm of A that is not silence.
+    speaker : str or None
+        The speaker with the highest score; None if the voice is unknown.
+    speakers : tuple of str
+        All who were asked for and are heard, the highest score first; empty if unknown.
+    scores : dict
+        For every speaker the share of this group in the energies of all, summed over the frames;
+        they sum to 1.
+    margin : float
+        The difference between the lowest score of `speakers` and the highest one of the others.
+    likeness : float
+        How like the voice is to the speaker with the highest score, at most 1; see `Likeness`.
+    threshold : float
+        A voice with a lower likeness is unknown.
+    seconds : float
+        The duration of what is not silent.
     """
 
-    mean: Tensor
-    transform: Tensor
-    least: float
-
-    @classmethod
-    def of(cls, features: Sequence[Tensor], ridge: float, quiet: float) -> Contrast:
-        """Learn from the features of some speakers, one matrix (frames, m) for each.
-
-        Parameters
-        ----------
-        features
-            The features.
-        ridge
-            The weight of the identity in the covariance, relative to the mean variance.
-        quiet
-            The smallest norm of a frame that is not silence, relative to the mean norm.
-        """
-        every = torch.cat(list(features))
-        within = torch.cat([own - own.mean(0) for own in features]).double()
-        covariance = within.T @ within / len(within)
-        covariance += ridge * covariance.diag().mean() * torch.eye(len(covariance))
-        values, vectors = torch.linalg.eigh(covariance)
-        transform = (vectors / values.sqrt()) @ vectors.T
-        least = quiet * float(torch.linalg.vector_norm(every, dim=1).mean())
-        return cls(every.mean(0), transform.to(every), least)
-
-    def __call__(self, features: Tensor) -> Tensor:
-        """Return x for features of shape (frames, m)."""
-        signals = (features - self.mean) @ self.transform
-        norms = torch.linalg.vector_norm(signals, dim=1, keepdim=True)
-        heard = torch.linalg.vector_norm(features, dim=1, keepdim=True) >= self.least
-        return torch.where(heard & (norms > 0), signals / norms, 0.0)
+    speaker: str | None
+    speakers: tuple[str, ...]
+    scores: dict[str, float]
+    margin: float
+    likeness: float
+    threshold: float
+    seconds: float
 
 
-def level(wave: Tensor) -> Tensor:
-    """Return a wave divided by its root mean square."""
-    size = wave.square().mean().sqrt()
-    if not size > 0:
-        raise ValueError("the wave is silent, so it cannot be brought to a level")
-    return wave / size
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """Who speaks when.
+
+    Attributes
+    ----------
+    names : tuple of str
+        The speakers.
+    times : ndarray of shape (frames,)
+        The centres of the frames, in seconds.
+    scores : ndarray of shape (frames, speakers)
+        The shares of the groups in the energies around each frame; zero in silence.
+    """
+
+    names: tuple[str, ...]
+    times: Array
+    scores: Array
+
+    @property
+    def speakers(self) -> list[str | None]:
+        """The speaker of every frame, None in silence."""
+        best = np.where(heard(self.scores), self.scores.argmax(axis=1), -1)
+        return [self.names[k] if k >= 0 else None for k in best]
 
 
-def mix(first: Tensor, second: Tensor) -> Tensor:
-    """Return the sum of two waves at the same level, as long as the shorter one."""
-    length = min(len(first), len(second))
-    return level(first[:length]) + level(second[:length])
+class Speakers:
+    """Recognises the speakers that it was fitted to; everybody else is unknown.
 
-
-def structured(
-    signals: Sequence[Tensor],
-    lam_group: float,
-    lam: float = 0.05,
-    *,
-    atoms: int = 50,
-    learning_lam: float = 0.2,
-    passes: int = 3,
-    seed: int = 0,
-) -> HiLasso:
-    """Learn a dictionary for each speaker, and join them in a HiLasso with a group for each.
+    Use `fit` or `load` to make one.
 
     Parameters
     ----------
-    signals
-        Signals of each speaker, shape (frames, m); rows that are zero are left out.
-    lam_group, lam
-        The weights of groups and single coefficients in the HiLasso.
-    atoms, learning_lam, passes
-        For each dictionary: its atoms, the weight of the Lasso that it is learned with, and the
-        passes over the signals.
-    seed
-        Seeds the dictionaries.
+    names : sequence of str
+        The speakers, in the order of the groups.
+    envelope, contrast
+        The features of a frame.
+    program : Program
+        The encoder.
+    likeness : Likeness
+        What tells unknown voices.
+    info : dict
+        How it was trained.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from pursuit.audio import Recipe, Speakers
+    >>> rng = np.random.default_rng(0)
+    >>> noise = rng.standard_normal((2, 3, 8000))
+    >>> low, high = np.cumsum(noise[0], axis=1), np.diff(noise[1], axis=1)
+    >>> quick = Recipe(atoms=5, approximation=20, discriminative=20)
+    >>> speakers = Speakers.fit({"low": list(low), "high": list(high)}, 8000, recipe=quick)
+    >>> speakers.identify(np.cumsum(rng.standard_normal(8000)), 8000).speaker
+    'low'
     """
-    heard = [own[own.any(dim=1)] for own in signals]
-    for number, own in enumerate(heard):
-        if not len(own):
-            raise ValueError(f"speaker {number} has no signals that are not zero")
-    learned = [learn(own, atoms, learning_lam, passes=passes, seed=seed) for own in heard]
-    groups = [list(range(k * atoms, (k + 1) * atoms)) for k in range(len(learned))]
-    return HiLasso(torch.cat(learned), groups, lam_group, lam)
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        envelope: Envelope,
+        contrast: Contrast,
+        program: Program,
+        likeness: Likeness,
+        info: Mapping[str, Any],
+    ) -> None:
+        self.names = tuple(names)
+        self.envelope, self.contrast, self.likeness = envelope, contrast, likeness
+        self.info = dict(info)
+        self._compiled = Compiled(program, threads=1)
+        if program.blocks is None or int(program.blocks.max()) + 1 != len(self.names):
+            raise ValueError(
+                f"the encoder must have a group for each of {len(self.names)} speakers"
+            )
+        self._groups = program.blocks
+
+    @classmethod
+    def fit(
+        cls,
+        recordings: Mapping[str, Sequence[Any]],
+        rate: int,
+        *,
+        recipe: Recipe | None = None,
+        seed: int = 0,
+        callback: Callback | None = None,
+    ) -> Speakers:
+        """Learn to recognise speakers.
+
+        A third of the recordings is held out first, to estimate the accuracy: ``info["training"]``
+        has it. The model in use is then learned from all of them.
+
+        Parameters
+        ----------
+        recordings : mapping from names to sequences of arrays
+            Some recordings of each speaker alone, arrays of shape (samples,) or
+            (samples, channels) with floating-point samples. Half a minute of each is enough.
+        rate : int
+            Samples per second.
+        recipe : Recipe or None
+            The settings, if not the default ones.
+        seed : int, default=0
+            The same seed gives the same result.
+        callback : callable or None
+            Called with a `Progress` from time to time.
+        """
+        from .speaker_training import enrol
+
+        return enrol(recordings, rate, recipe, seed, callback)
+
+    @property
+    def rate(self) -> int:
+        """Samples per second of the model; other rates are resampled."""
+        return self.envelope.rate
+
+    def identify(
+        self,
+        wave: Any,
+        rate: int,
+        *,
+        speakers: int = 1,
+        strict: bool = False,
+        threshold: float | None = None,
+    ) -> Identification:
+        """Return who speaks in a recording.
+
+        Parameters
+        ----------
+        wave : array of shape (samples,) or (samples, channels)
+            Floating-point samples.
+        rate : int
+            Samples per second.
+        speakers : int, default=1
+            How many speak at once. If it is more than 1, nobody is unknown.
+        strict : bool, default=False
+            Whether a voice must be as like to a speaker as the recordings of this speaker mostly
+            are; see `Likeness`.
+        threshold : float or None
+            The smallest likeness of a known voice, in place of the learned one; -1 accepts all.
+        """
+        signals = self._signals(wave, rate)
+        return self._identified(signals, self._energies(signals), speakers, strict, threshold)
+
+    def timeline(self, wave: Any, rate: int, seconds: float = WINDOW) -> Timeline:
+        """Return who speaks when.
+
+        Parameters
+        ----------
+        wave, rate
+            As for `identify`.
+        seconds : float, default=1.0
+            The duration of the window around each frame whose energies are summed.
+        """
+        if not seconds > 0:
+            raise ValueError(f"seconds must be positive, got {seconds}")
+        signals = self._signals(wave, rate)
+        hop, window = self.envelope.hop, self.envelope.window
+        size = max(1, round(seconds * self.rate / hop))
+        spoken = _moving_sum(heard(signals)[:, None], size)
+        sums = _moving_sum(self._energies(signals), size)
+        sums[spoken[:, 0] < HEARD * size] = 0
+        totals = sums.sum(axis=1, keepdims=True)
+        scores = np.divide(sums, totals, out=np.zeros_like(sums), where=totals > 0)
+        times = ((np.arange(len(scores)) + 1) * hop - window / 2) / self.rate
+        return Timeline(self.names, times, scores)
+
+    def stream(
+        self, rate: int | None = None, channels: int | None = None, seconds: float = MEMORY
+    ) -> SpeakerStream:
+        """Return a stream that says who speaks as samples arrive.
+
+        Parameters
+        ----------
+        rate : int or None
+            Samples per second; by default the rate of the model.
+        channels : int or None
+            The number of channels; None for blocks of one dimension.
+        seconds : float, default=4.0
+            How much of what was heard last counts.
+        """
+        return SpeakerStream(self, self.rate if rate is None else rate, channels, seconds)
+
+    def save(self, path: str | os.PathLike[str], provenance: str | None = None) -> None:
+        """Write the model to one file, usually ``*.safetensors``."""
+        program, contrast, likeness = self._compiled.program, self.contrast, self.likeness
+        info = {
+            **self.info,
+            "kind": "speakers",
+            "names": list(self.names),
+            "envelope": asdict(self.envelope),
+            "least": contrast.least,
+            "thresholds": [likeness.threshold, likeness.strict, likeness.error],
+            "program": program.info["program"],
+        }
+        if provenance is not None:
+            info["provenance"] = provenance
+        arrays = {f"program.{name}": array for name, array in program.arrays().items()}
+        arrays |= {"mean": contrast.mean, "transform": contrast.transform, "means": likeness.means}
+        files.write(Path(path), arrays, info)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Speakers:
+        """Read a model that `save` has written, without torch."""
+        saved = files.open_saved(path)
+        info, arrays = saved.info, saved.arrays
+        if info.get("kind") != "speakers":
+            raise ValueError(
+                f"{path} holds a {info.get('kind')!r}, not speakers; make one with "
+                "pursuit fit speakers"
+            )
+        try:
+            contrast = Contrast(arrays["mean"], arrays["transform"], float(info["least"]))
+            likeness = Likeness(arrays["means"], *info["thresholds"])
+            program = from_arrays(below(arrays, "program."), {"program": info["program"]})
+            if not isinstance(program, Program):
+                raise ValueError("its encoder is convolutional")
+            kept = {name: info[name] for name in NOTES if name in info}
+            return cls(
+                info["names"], Envelope(**info["envelope"]), contrast, program, likeness, kept
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path} cannot be loaded: {error}") from error
+
+    def _signals(self, wave: Any, rate: int) -> Array:
+        return self.contrast(self.envelope(prepared(wave, rate, self.rate)))
+
+    def _energies(self, signals: Array) -> Array:
+        return energies(self._compiled(signals), self._groups)
+
+    def _identified(
+        self,
+        signals: Array,
+        loud: Array,
+        count: int,
+        strict: bool = False,
+        threshold: float | None = None,
+    ) -> Identification:
+        spoken = signals[heard(signals)]
+        if len(spoken) < FEWEST:
+            raise ValueError("no speech is heard in the recording; give one with more speech")
+        if not 1 <= count <= len(self.names):
+            raise ValueError(
+                f"speakers must be from 1 to {len(self.names)}, the speakers there are, got {count}"
+            )
+        if threshold is None:
+            threshold = self.likeness.strict if strict else self.likeness.threshold
+        total = loud.sum(axis=0, dtype=np.float64)
+        # codes can be zero, if nothing of a recording is like any speaker
+        shares = total / total.sum() if total.any() else np.full(len(total), 1 / len(total))
+        order = np.argsort(-shares, kind="stable")
+        likeness = float(self.likeness(spoken)[order[0]])
+        known = bool(total.any()) and (count > 1 or likeness >= threshold)
+        chosen = tuple(self.names[k] for k in order[:count]) if known else ()
+        next_best = shares[order[count]] if count < len(order) else 0.0
+        return Identification(
+            speaker=chosen[0] if chosen else None,
+            speakers=chosen,
+            scores=dict(zip(self.names, shares.tolist(), strict=True)),
+            margin=float(shares[order[count - 1]] - next_best),
+            likeness=likeness,
+            threshold=threshold,
+            seconds=len(spoken) * self.envelope.hop / self.rate,
+        )
 
 
-def energies(model: SparseModel, codes: Tensor) -> Tensor:
-    """Return the norm ``||z_r||_2`` of each group of codes, shape (frames, speakers)."""
-    return model.block_energies(codes).sqrt()
+class SpeakerStream(SampleStream):
+    """Says who speaks as samples arrive; see `Speakers.stream`.
+
+    The level and the offset of the recording are those of the samples so far.
+    """
+
+    def __init__(self, speakers: Speakers, rate: int, channels: int | None, seconds: float) -> None:
+        super().__init__(channels)
+        if not seconds > 0:
+            raise ValueError(f"seconds must be positive, got {seconds}")
+        self._speakers = speakers
+        envelope = speakers.envelope
+        self._resampler = Resampler(rate, envelope.rate)
+        self._analysis = envelope.stft.analysis_stream()
+        self._frames = max(FEWEST, round(seconds * envelope.rate / envelope.hop))
+        self._sum = self._squares = 0.0
+        self._signals = np.zeros((0, envelope.size), np.float32)
+        self._energies = np.zeros((0, len(speakers.names)), np.float32)
+        self._latest: Identification | None = None
+
+    def push(self, samples: Array) -> Identification | None:
+        """Take the next samples and return who speaks; None until speech is heard."""
+        block = self._take(samples)
+        if not np.isfinite(block).all():
+            raise ValueError("a block contains NaN or infinite samples; check the recording")
+        wave = self._resampler.push(block if self.channels is None else block.mean(axis=1))
+        self._sum += float(wave.sum(dtype=np.float64))
+        self._squares += float(np.square(wave, dtype=np.float64).sum())
+        count = max(self._analysis.samples + len(wave), 1)
+        mean = self._sum / count
+        power = self._squares / count - mean**2
+        spectra = self._analysis.push(wave - np.float32(mean))
+        if not len(spectra) or power < SILENT**2:
+            return self._latest
+        speakers, envelope = self._speakers, self._speakers.envelope
+        # dividing a wave by its level divides its powers by the square of it
+        features = envelope.of_spectra(spectra) * np.float32(power**-envelope.power)
+        signals = speakers.contrast(features)
+        loud = speakers._energies(signals)
+        self._signals = np.concatenate([self._signals, signals])[-self._frames :]
+        self._energies = np.concatenate([self._energies, loud])[-self._frames :]
+        if np.count_nonzero(heard(self._signals)) >= FEWEST:
+            self._latest = speakers._identified(self._signals, self._energies, 1)
+        return self._latest
 
 
-def pooled(energies: Tensor, frames: int | None = None) -> Tensor:
+def _moving_sum(rows: Array, size: int) -> Array:
+    """The sums of `size` rows around each row; beyond the ends rows are zero."""
+    before = size // 2
+    padded = np.pad(rows.astype(np.float64), ((before + 1, size - 1 - before), (0, 0)))
+    sums = padded.cumsum(axis=0)
+    moving: Array = np.maximum(sums[size:] - sums[:-size], 0)
+    return moving
+
+
+def energies(codes: Array, groups: Array) -> Array:
+    """Return the norm ``||z_r||_2`` of each group of codes, shape (frames, speakers).
+
+    Parameters
+    ----------
+    codes
+        The codes, shape (frames, q).
+    groups
+        The number of the group of each coefficient, shape (q,).
+    """
+    members = np.eye(int(groups.max()) + 1, dtype=codes.dtype)[groups]
+    norms: Array = np.sqrt(np.square(codes) @ members)
+    return norms
+
+
+def pooled(energies: Array, frames: int | None = None) -> Array:
     """Sum energies over consecutive windows of some frames, by default over all frames.
 
     Returns a matrix (windows, speakers); frames after the last complete window are left out.
 
     Examples
     --------
-    >>> pooled(torch.tensor([[1.0, 0.0], [2.0, 1.0], [0.0, 5.0]]), 2).tolist()
+    >>> pooled(np.array([[1.0, 0.0], [2.0, 1.0], [0.0, 5.0]]), 2).tolist()
     [[3.0, 1.0]]
     """
     frames = len(energies) if frames is None else frames
@@ -212,19 +421,21 @@ def pooled(energies: Tensor, frames: int | None = None) -> Tensor:
             f"frames must be from 1 to {len(energies)}, the frames there are, got {frames}"
         )
     count = len(energies) // frames
-    return energies[: count * frames].reshape(count, frames, -1).sum(1)
+    windows: Array = energies[: count * frames].reshape(count, frames, -1).sum(1)
+    return windows
 
 
-def decide(pooled: Tensor, count: int) -> Tensor:
+def decide(pooled: Array, count: int) -> Array:
     """Return the numbers of the `count` speakers with the highest energies, in order of number.
 
     Examples
     --------
-    >>> decide(torch.tensor([[0.1, 2.0, 1.0]]), 2).tolist()
+    >>> decide(np.array([[0.1, 2.0, 1.0]]), 2).tolist()
     [[1, 2]]
     """
     if not 1 <= count <= pooled.shape[-1]:
         raise ValueError(
             f"count must be from 1 to {pooled.shape[-1]}, the speakers there are, got {count}"
         )
-    return pooled.topk(count, dim=-1).indices.sort(dim=-1).values
+    highest = np.argsort(-pooled, axis=-1, kind="stable")[..., :count]
+    return np.sort(highest, axis=-1)

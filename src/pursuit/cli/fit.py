@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from .columns import Selection
 
 #: the models; the values of the options are these names in lower case
-Kind = StrEnum("Kind", ["LASSO", "GROUP", "HILASSO", "NMF", "RPCA", "RNMF", "SEPARATION"])
+Kind = StrEnum(
+    "Kind", ["LASSO", "GROUP", "HILASSO", "NMF", "RPCA", "RNMF", "SEPARATION", "SPEAKERS"]
+)
 #: the parameters of the layers: all matrices, one of them, or scalars only
 Form = StrEnum("Form", ["FREE", "COUPLED", "MODEL"])
 #: the goal of training: a low objective, or codes near the exact ones
@@ -34,11 +36,12 @@ OPTIONS = {
     "lam_group": (Kind.HILASSO,),
     "groups": GROUPED,
 }
-#: the options that `fit separation` takes
-OF_SEPARATION = [
-    *("kind", "data", "output", "steps", "latency", "seed", "threads", "provenance"),
-    *("checkpoint", "as_json"),
-]
+#: the options that `fit separation` and `fit speakers` take
+COMMON = ("kind", "data", "output", "seed", "threads", "provenance", "as_json")
+OF_SOUNDS = {
+    Kind.SEPARATION: (*COMMON, "steps", "latency", "checkpoint"),
+    Kind.SPEAKERS: COMMON,
+}
 
 
 def fit(
@@ -51,7 +54,8 @@ def fit(
             help="Signals as rows: .npy (may be larger than the memory), .npz, .csv, .parquet; "
             "or a folder of pictures, from which random patches are drawn. For separation: a "
             "folder with a folder for each song, in it vocals.* and accompaniment.* or other "
-            "stems; or the corpus MIR-1K.",
+            "stems; or the corpus MIR-1K. For speakers: a folder with a folder for each speaker, "
+            "in it recordings of this person alone.",
         ),
     ],
     output: Annotated[
@@ -152,7 +156,8 @@ def fit(
     """Learn a dictionary, train an encoder for it, and write both to one file.
 
     The kind separation trains a separator of voice and accompaniment, for
-    pursuit separate --model.
+    pursuit separate --model. The kind speakers learns to recognise voices, for
+    pursuit identify.
 
     After an interruption the same command continues the run; the result is
     the same as without the interruption.
@@ -168,18 +173,26 @@ def fit(
     Example: pursuit fit rpca X.csv --drop id --atoms 10 -o model.safetensors
 
     Example: pursuit fit separation songs/ -o voice.safetensors
+
+    Example: pursuit fit speakers voices/ -o voices.safetensors
     """
-    if kind is Kind.SEPARATION:
-        _refuse(context, [name for name in context.params if name not in OF_SEPARATION])
+    if kind in OF_SOUNDS:
+        _refuse(context, kind)
     elif _is_given(context, "latency"):
         raise UsageError(f"--latency is for separation, not {kind}", context)
     if checkpoint is None:
         checkpoint = output.with_name(output.name + ".checkpoint")
+    if kind in OF_SOUNDS:
+        notes = {"provenance": provenance, "name": os.path.basename(data.absolute())}
+        notes["date"] = _date()
+    if kind is Kind.SPEAKERS:
+        from .fit_speakers import fit_speakers
+
+        fit_speakers(data, output, seed, threads, notes, as_json)
+        return
     if kind is Kind.SEPARATION:
         from .fit_separation import fit_separation
 
-        notes = {"provenance": provenance, "name": os.path.basename(data.absolute())}
-        notes["date"] = _date()
         fit_separation(
             data, output, checkpoint, latency.value, steps, seed, threads, notes, as_json
         )
@@ -219,12 +232,12 @@ def fit(
     show(written, _summary(written), as_json)
 
 
-def _refuse(context: typer.Context, names: list[str]) -> None:
-    """Raise a usage error if one of these options was given."""
-    for name in names:
-        if _is_given(context, name):
+def _refuse(context: typer.Context, kind: Kind) -> None:
+    """Raise a usage error if an option was given that this kind does not take."""
+    for name in context.params:
+        if name not in OF_SOUNDS[kind] and _is_given(context, name):
             option = name.replace("_", "-")
-            raise UsageError(f"--{option} is not for separation", context)
+            raise UsageError(f"--{option} is not for {kind}", context)
 
 
 def _is_given(context: typer.Context, name: str) -> bool:

@@ -73,6 +73,12 @@ def _describe(saved: Saved) -> dict[str, Any]:
             special = {"shared": info["shared"], "encoders": encoders}
         case "separator":
             special = {"encoder": info["encoder"], "features": info["features"]}
+        case "speakers":
+            special = {
+                "names": info["names"],
+                "envelope": info["envelope"],
+                "recipe": info["recipe"],
+            }
         case "checkpoint":
             special = {"settings": info["settings"], "steps": info["history"]["steps"]}
         case _:

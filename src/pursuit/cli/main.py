@@ -20,13 +20,14 @@ from .encode import decode, encode
 from .errors import Commands
 from .export import export
 from .fit import fit
+from .identify import identify
 from .inspect import inspect
 from .reproduce import reproduce
 from .separate import separate
 
 #: the commands, in the order of the help
 COMMANDS: tuple[Callable[..., None], ...] = (
-    demo, fit, encode, decode, inspect, export, separate, reproduce, bench,
+    demo, fit, encode, decode, inspect, export, separate, identify, reproduce, bench,
 )  # fmt: skip
 
 

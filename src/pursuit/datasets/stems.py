@@ -17,8 +17,7 @@ import numpy as np
 
 from .._words import listed
 from ..audio.mixtures import Pair
-from ..audio.recordings import Recording, readable_formats
-from ..audio.resampling import Resampler
+from ..audio.recordings import Recording, is_audio
 from ..audio.streams import Array
 from . import singing
 from .download import inside
@@ -28,8 +27,6 @@ VOICES = ("vocals", "voice")
 ACCOMPANIMENTS = ("accompaniment", "instrumental")
 #: files that hold the sum of all stems
 MIXTURES = ("mixture", "mix")
-#: suffixes of audio files that are not the names of their formats
-SUFFIXES = (".aif", ".aifc", ".oga", ".opus", ".mp2")
 #: files of a song whose durations differ by less, in seconds, are padded with zeros
 TOLERANCE = 0.1
 
@@ -42,17 +39,7 @@ class Track(NamedTuple):
 
     def read(self, rate: int) -> Array:
         """Return the samples (n,) at a sample rate, float32."""
-        samples = self.recording.read()
-        if len(samples) < self.recording.samples:
-            raise ValueError(
-                f"{self.recording.path} is incomplete: it has {len(samples)} of "
-                f"{self.recording.samples} samples"
-            )
-        wave = samples.mean(axis=1) if self.channel is None else samples[:, self.channel]
-        if rate == self.recording.rate:
-            return wave.astype(np.float32)
-        resampler = Resampler(self.recording.rate, rate)
-        return np.concatenate([resampler.push(wave), resampler.flush()])
+        return self.recording.wave(rate, self.channel)
 
 
 @dataclass(frozen=True)
@@ -142,8 +129,7 @@ def read_pairs(stems: Iterable[Stem], rate: int) -> Iterator[Pair]:
 
 def _song(folder: Path) -> Stem | None:
     """The stem of a song, or None if its folder does not hold one."""
-    suffixes = {*SUFFIXES, *(f".{name.lower()}" for name in readable_formats())}
-    paths = [p for p in sorted(folder.glob("[!.]*")) if p.suffix.lower() in suffixes]
+    paths = [p for p in sorted(folder.glob("[!.]*")) if is_audio(p, readable=True)]
     voices = [path for path in paths if path.stem.lower() in VOICES]
     others = [path for path in paths if path.stem.lower() not in (*VOICES, *MIXTURES)]
     others = [path for path in others if path.stem.lower() in ACCOMPANIMENTS] or others

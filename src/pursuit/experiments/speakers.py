@@ -19,19 +19,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..audio.speakers import Envelope, decide, energies, pooled, structured
+from ..audio.speaker_recipe import Recipe
+from ..audio.speaker_sounds import Sound
+from ..audio.speaker_training import approximate, discriminate, learned_model
+from ..audio.speakers import decide, energies, pooled
 from ..datasets import speakers as corpus
 from ..encoders.block_coordinate import BlockCoordinateEncoder
 from ..encoders.coordinate import CoordinateEncoder
 from ..encoders.encoder import Encoder
 from ..models import HiLasso
 from ..progress import Callback
-from ..regimes import Approximation, Discriminative
 from ..solvers.solve import solve
-from ..training import fit
 from .frame import Description, Experiment, Part, Settings
 from .intervals import bootstrap
-from .speakers_sounds import Collection, Sound
+from .speakers_sounds import Collection
 
 EXACT, COORDINATE = "exact HiLasso", "CoD, approximation"
 BLOCK, DISCRIMINATIVE = "BCoD, approximation", "BCoD, discriminative"
@@ -44,27 +45,12 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class SpeakersSettings(Settings):
-    """The values of the paper; * marks those that it does not state."""
+class SpeakersSettings(Recipe, Settings):
+    """The values of the paper, where it states them; see `Recipe`."""
 
     sets: tuple[str, ...] = ()  # by default all sets of the folder
     role: str = "test"  # of the clips that are classified
-    atoms: int = 50  # of each speaker
-    learning_lam: float = 0.2  # the weight of the Lasso that dictionaries are learned with
-    passes: int = 5  # over the training frames, for the dictionaries *
-    lam_group: float = 0.3  # the weight of groups *
-    lam: float = 0.05  # the weight of single coefficients
-    layers: int = 2
     lengths: tuple[int, ...] = (62, 125, 250, 500)  # frames that are pooled; the last: 500
-    width: float = 300.0  # the smallest half-width of bands, in hertz *
-    power: float = 0.15  # the exponent of the envelope *
-    ridge: float = 0.03  # of the whitening *
-    quiet: float = 0.6  # the smallest norm of the envelope that is not silence, relative *
-    training: int = 12_000  # frames that encoders are trained on *
-    approximation: int = 1500  # training steps of the approximation *
-    discriminative: int = 300  # training steps with labels, after those *
-    margin: float = 0.5  # of the discriminative loss, relative *
-    tol: float = 1e-4  # the relative gap of the exact codes *
     draws: int = 10_000  # of the bootstrap
 
 
@@ -130,20 +116,14 @@ class Reproduction(Experiment):
         ]  # fmt: skip
 
     def _collect(self, name: str) -> Collection:
-        envelope = Envelope(width=self.settings.width, power=self.settings.power)
-        return Collection(self.data, name, envelope, self.settings.ridge, self.settings.quiet)
+        return Collection(self.data, name, self.settings)
 
     def _learn(self, name: str, seed: int) -> HiLasso:
-        settings = self.settings
-        signals = [sound.signals for sound in self.collection(name).single("train", seed)]
-        return structured(
-            signals, settings.lam_group, settings.lam, atoms=settings.atoms,
-            learning_lam=settings.learning_lam, passes=settings.passes, seed=seed,
-        )  # fmt: skip
+        return learned_model(self.collection(name).train, self.settings, seed)
 
     def _listen(self, name: str, seed: int) -> tuple[list[Sound], list[Sound]]:
-        collection, role = self.collection(name), self.settings.role
-        return collection.single(role, seed), collection.mixtures(role, seed)
+        sounds = self.collection(name).sounds(self.settings.role)
+        return sounds.single(seed), sounds.mixtures(seed)
 
     def _exact(self, name: str, seed: int) -> Encode:
         model, tol = self._model(name, seed), self.settings.tol
@@ -162,36 +142,31 @@ class Reproduction(Experiment):
         return self._fit(BlockCoordinateEncoder(model, self.settings.layers), name, seed)
 
     def _fit(self, encoder: Encoder, name: str, seed: int) -> Encoder:
-        settings = self.settings
-        signals, _ = self.collection(name).training(seed, settings.training)
-        regime = Approximation(tol=settings.tol)
-        fit(encoder, signals, regime=regime, steps=settings.approximation, seed=seed)
+        approximate(encoder, self.collection(name).train, self.settings, seed)
         return encoder
 
     def _discriminative(self, name: str, seed: int) -> Encode:
         """Block steps that first approximate the exact codes, then learn who is active."""
-        settings, start = self.settings, self._approximate(name, seed)
-        encoder = BlockCoordinateEncoder(self._model(name, seed), settings.layers)
+        start = self._approximate(name, seed)
+        encoder = BlockCoordinateEncoder(self._model(name, seed), self.settings.layers)
         encoder.load_state_dict(start.state_dict())
-        signals, active = self.collection(name).training(seed, settings.training)
-        regime = Discriminative(settings.margin)
-        fit(encoder, signals, active, regime=regime, steps=settings.discriminative, seed=seed)
+        discriminate(encoder, self.collection(name).train, self.settings, seed)
         return encoder
 
     def _classified(
         self, name: str, seed: int, encoder: Callable[[str, int], Encode]
     ) -> dict[str, Any]:
         """Decisions for every clip, and for every window of each length."""
-        model, encode = self._model(name, seed), encoder(name, seed)
+        groups, encode = self._model(name, seed).block_labels.numpy(), encoder(name, seed)
         found: dict[str, Any] = {"clips": [], "windows": {}}
         for kind, sounds in zip((SINGLE, MIXED), self._sounds(name, seed), strict=True):
             for sound in sounds:
                 with torch.no_grad():
-                    loud = energies(model, encode(sound.signals))
+                    loud = energies(encode(sound.signals).numpy(), groups)
                 if sound.clips:
-                    each = torch.split(loud, list(sound.clips.values()))
+                    each = np.split(loud, np.cumsum(list(sound.clips.values()))[:-1])
                     for clip, own in zip(sound.clips, each, strict=True):
-                        decided = int(decide(pooled(own), 1))
+                        decided = int(decide(pooled(own), 1).item())
                         found["clips"].append([sound.speakers[0], decided, Path(clip).name])
                 for length in self.settings.lengths:
                     if length > len(loud):
@@ -215,7 +190,7 @@ class Reproduction(Experiment):
             )
         rows = {}
         for row in PAPER:
-            each = {}
+            each: dict[str, dict[str, Any]] = {}
             for name in self.sets:
                 runs = [values[_part(name, row, seed)] for seed in settings.seeds]
                 each[name] = {
