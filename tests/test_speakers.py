@@ -6,6 +6,7 @@ import dataclasses
 import json
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -469,6 +470,22 @@ def test_a_second_run_computes_nothing(ran: Ran) -> None:
     found, _ = run(again, folder, lambda now: calls.append(now.stage))
     assert calls == ["drawing"]
     assert found == result
+
+
+def test_other_packages_decide_by_the_nearest_profile(
+    ran: Ran, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the spectrum as vector, the voices of the test are recognised; chance is a third."""
+    experiment, _, folder = ran
+    peer = mock.Mock(load=lambda: lambda wave: np.abs(np.fft.rfft(wave, 512)))
+    monkeypatch.setitem(speakers.PEERS, "spectrum", peer)
+    found = experiment._embedded("one", "spectrum")
+    (kept,) = folder.glob(f"parts/*/{speakers._part('one', EXACT, 0)}.json")
+    expected = json.loads(kept.read_text())["value"]["clips"]
+    assert sorted((true, clip) for true, _, clip in found) == sorted(
+        (true, clip) for true, _, clip in expected
+    )
+    assert np.mean([true == decided for true, decided, _ in found]) > 0.8
 
 
 def test_windows_that_do_not_fit_are_left_out(ran: Ran, folder: Path) -> None:

@@ -32,6 +32,9 @@ from ..progress import Callback
 from ..solvers.solve import solve
 from .frame import Description, Experiment, Part, Settings
 from .intervals import bootstrap
+from .peers import installed
+from .speaker_peers import PEERS, cosines, profile
+from .speaker_peers import RATE as PEER_RATE
 from .speakers_sounds import Collection
 
 EXACT, COORDINATE = "exact HiLasso", "CoD, approximation"
@@ -107,13 +110,17 @@ class Reproduction(Experiment):
             DISCRIMINATIVE: self._discriminative,
         }
         # set and seed first: rows of one set and seed have the same model and sounds
-        return [
+        parts = [
             Part(_part(name, row, seed), f"{row}, {name}, seed {seed}",
                  partial(self._classified, name, seed, encoder))
             for name, seed, (row, encoder) in product(
                 self.sets, self.settings.seeds, rows.items()
             )
         ]  # fmt: skip
+        return parts + [
+            Part(f"{name}-{peer}", f"{peer}, {name}", partial(self._embedded, name, peer))
+            for name, peer in product(self.sets, installed(PEERS))
+        ]
 
     def _collect(self, name: str) -> Collection:
         return Collection(self.data, name, self.settings)
@@ -179,6 +186,24 @@ class Reproduction(Experiment):
                     ]
         return found
 
+    def _embedded(self, name: str, peer: str) -> list[Any]:
+        """Decisions of another package for every clip: true speaker, found one, and clip."""
+        embed, clips = PEERS[peer].load(), partial(corpus.read_folder, self.data, name)
+        enrolled: dict[str, list[Array]] = {speaker: [] for speaker in self._names(name)}
+        for clip in clips("train"):
+            enrolled[clip.speaker].append(clip.read(PEER_RATE))
+        profiles = {speaker: profile(embed, waves) for speaker, waves in enrolled.items()}
+        found = []
+        for clip in clips(self.settings.role):
+            scores = list(cosines(embed(clip.read(PEER_RATE)), profiles).values())
+            true = list(profiles).index(clip.speaker)
+            found.append([true, int(np.argmax(scores)), clip.path.name])
+        return found
+
+    def _names(self, name: str) -> tuple[str, ...]:
+        """The speakers of a set, in the order of their groups."""
+        return self.collection(name).speakers
+
     def conclude(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Errors in per cent of every row, set, length and kind, and the table's means."""
         settings = self.settings
@@ -199,7 +224,7 @@ class Reproduction(Experiment):
                         length: {kind: self._errors(runs, length, kind) for kind in (SINGLE, MIXED)}
                         for length in lengths
                     },
-                    "confusion": self._confusion(runs, len(self.collection(name).speakers)),
+                    "confusion": self._confusion(runs, len(self._names(name))),
                 }
             seeds = self._means(values, row, lengths[-1])
             exact = self._means(values, EXACT, lengths[-1])
@@ -217,9 +242,16 @@ class Reproduction(Experiment):
                 "sets": each,
             }
         return {
-            "speakers": {name: list(self.collection(name).speakers) for name in self.sets},
+            "speakers": {name: list(self._names(name)) for name in self.sets},
             "pooled": int(lengths[-1]),
             "rows": rows,
+            "peers": {
+                peer: {
+                    name: self._clips([{"clips": values[f"{name}-{peer}"]}]) for name in self.sets
+                }
+                for peer in PEERS
+                if f"{self.sets[0]}-{peer}" in values
+            },
         }
 
     def _fits(self, values: Mapping[str, Any], length: str) -> bool:
@@ -228,6 +260,7 @@ class Reproduction(Experiment):
             {speakers[0] for speakers, _, _ in value["windows"].get(length, {}).get(SINGLE, [])}
             == {speaker for speaker, _, _ in value["clips"]}
             for value in values.values()
+            if isinstance(value, dict)  # those of peers are for whole clips only
         )
 
     def _errors(self, runs: Sequence[Mapping[str, Any]], length: str, kind: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from .. import plots
 from ..datasets import speakers as corpus
 from ..report import Report
 from .frame import Description
+from .speaker_peers import PEERS
 from .speakers import BLOCK, COORDINATE, DISCRIMINATIVE, EXACT, MIXED, SINGLE, Reproduction
 
 #: from the fewest errors to the most, in the paper
@@ -158,6 +159,7 @@ class SpeakersDescription(Description):
             ],
         )
         report.text("Errors in per cent, with intervals by drawing clips.")
+        self._write_peers(result, report)
         for name in self.sets:
             names = result["speakers"][name]
             for row in (EXACT, DISCRIMINATIVE):
@@ -170,6 +172,24 @@ class SpeakersDescription(Description):
                         for speaker, line in zip(names, counts, strict=True)
                     ],
                 )
+
+    def _write_peers(self, result: Mapping[str, Any], report: Report) -> None:
+        """Networks that learned from thousands of other speakers, on the same clips."""
+        rows = [
+            [f"{peer}, {PEERS[peer].parameters / 1e6:.1f} million parameters",
+             *(_interval(found[name]) for name in self.sets)]
+            for peer, found in result["peers"].items()
+        ]  # fmt: skip
+        if rows:
+            report.text(
+                "Other packages on the same clips: a network that was trained on thousands of "
+                "speakers embeds each clip, and the speaker with the nearest mean of the training "
+                "clips is recognised."
+            )
+            report.table(["", *self.sets], rows)
+        for peer in PEERS.values():
+            if not peer.installed:
+                report.text(f"{peer.sentence}.")
 
 
 def _interval(errors: Mapping[str, Any]) -> str:
