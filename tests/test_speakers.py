@@ -6,6 +6,7 @@ import dataclasses
 import json
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -406,6 +407,18 @@ def test_errors_are_counted_again(ran: Ran) -> None:
         assert result["rows"][row]["seeds"] == pytest.approx(np.mean(cells, axis=0))
 
 
+def test_the_mean_of_kinds_does_not_depend_on_their_sizes() -> None:
+    """Two sets with 1 and 3 windows of the first kind, and as many errors in the second one."""
+    right, wrong, half = [[0], [0], 0], [[0], [1], 0], [[0, 1], [0, 2], 0]
+    kinds = [[wrong], [half, half], [right, right, wrong], [half]]
+    windows = speakers._Windows.of(kinds)
+    assert windows.mean == pytest.approx(np.mean([100, 50, 100 / 3, 50]))
+    low, high = windows.interval(500)
+    assert low <= windows.mean <= high
+    # one method compared with itself differs in no draw
+    assert (windows - windows).interval(500) == [0, 0]
+
+
 def test_synthetic_voices_are_recognised(ran: Ran) -> None:
     """Their resonances differ, so exact codes recognise whole clips; by chance 67 % would fail."""
     _, result, _ = ran
@@ -442,7 +455,7 @@ def test_the_report_states_everything(ran: Ran) -> None:
     assert "](lengths.png)" in text
     assert (folder / "lengths.png").stat().st_size > 10_000
     for row, found in result["rows"].items():
-        assert f"| {row} | {found['paper']:.2f} | {found['mean']:.2f} (" in text
+        assert f"| {row} | {found['paper']:.2f} | {found['mean']:.2f} [" in text
     for field in dataclasses.fields(experiment.settings):
         assert f"| {field.name} |" in text
     means = [result["rows"][row]["mean"] for row in speakers_report.ORDER]
@@ -457,6 +470,22 @@ def test_a_second_run_computes_nothing(ran: Ran) -> None:
     found, _ = run(again, folder, lambda now: calls.append(now.stage))
     assert calls == ["drawing"]
     assert found == result
+
+
+def test_other_packages_decide_by_the_nearest_profile(
+    ran: Ran, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the spectrum as vector, the voices of the test are recognised; chance is a third."""
+    experiment, _, folder = ran
+    peer = mock.Mock(load=lambda: lambda wave: np.abs(np.fft.rfft(wave, 512)))
+    monkeypatch.setitem(speakers.PEERS, "spectrum", peer)
+    found = experiment._embedded("one", "spectrum")
+    (kept,) = folder.glob(f"parts/*/{speakers._part('one', EXACT, 0)}.json")
+    expected = json.loads(kept.read_text())["value"]["clips"]
+    assert sorted((true, clip) for true, _, clip in found) == sorted(
+        (true, clip) for true, _, clip in expected
+    )
+    assert np.mean([true == decided for true, decided, _ in found]) > 0.8
 
 
 def test_windows_that_do_not_fit_are_left_out(ran: Ran, folder: Path) -> None:

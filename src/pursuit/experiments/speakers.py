@@ -32,6 +32,9 @@ from ..progress import Callback
 from ..solvers.solve import solve
 from .frame import Description, Experiment, Part, Settings
 from .intervals import bootstrap
+from .peers import installed
+from .speaker_peers import PEERS, cosines, profile
+from .speaker_peers import RATE as PEER_RATE
 from .speakers_sounds import Collection
 
 EXACT, COORDINATE = "exact HiLasso", "CoD, approximation"
@@ -41,6 +44,7 @@ PAPER = {EXACT: 2.35, COORDINATE: 6.08, BLOCK: 3.53, DISCRIMINATIVE: 3.44}
 SINGLE, MIXED = "isolated", "mixtures"
 
 Encode = Callable[[Tensor], Tensor]
+Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -106,13 +110,17 @@ class Reproduction(Experiment):
             DISCRIMINATIVE: self._discriminative,
         }
         # set and seed first: rows of one set and seed have the same model and sounds
-        return [
+        parts = [
             Part(_part(name, row, seed), f"{row}, {name}, seed {seed}",
                  partial(self._classified, name, seed, encoder))
             for name, seed, (row, encoder) in product(
                 self.sets, self.settings.seeds, rows.items()
             )
         ]  # fmt: skip
+        return parts + [
+            Part(f"{name}-{peer}", f"{peer}, {name}", partial(self._embedded, name, peer))
+            for name, peer in product(self.sets, installed(PEERS))
+        ]
 
     def _collect(self, name: str) -> Collection:
         return Collection(self.data, name, self.settings)
@@ -178,6 +186,24 @@ class Reproduction(Experiment):
                     ]
         return found
 
+    def _embedded(self, name: str, peer: str) -> list[Any]:
+        """Decisions of another package for every clip: true speaker, found one, and clip."""
+        embed, clips = PEERS[peer].load(), partial(corpus.read_folder, self.data, name)
+        enrolled: dict[str, list[Array]] = {speaker: [] for speaker in self._names(name)}
+        for clip in clips("train"):
+            enrolled[clip.speaker].append(clip.read(PEER_RATE))
+        profiles = {speaker: profile(embed, waves) for speaker, waves in enrolled.items()}
+        found = []
+        for clip in clips(self.settings.role):
+            scores = list(cosines(embed(clip.read(PEER_RATE)), profiles).values())
+            true = list(profiles).index(clip.speaker)
+            found.append([true, int(np.argmax(scores)), clip.path.name])
+        return found
+
+    def _names(self, name: str) -> tuple[str, ...]:
+        """The speakers of a set, in the order of their groups."""
+        return self.collection(name).speakers
+
     def conclude(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Errors in per cent of every row, set, length and kind, and the table's means."""
         settings = self.settings
@@ -198,21 +224,34 @@ class Reproduction(Experiment):
                         length: {kind: self._errors(runs, length, kind) for kind in (SINGLE, MIXED)}
                         for length in lengths
                     },
-                    "confusion": self._confusion(runs, len(self.collection(name).speakers)),
+                    "confusion": self._confusion(runs, len(self._names(name))),
                 }
-            cells = [each[name]["lengths"][lengths[-1]][kind]["seeds"]
-                     for name, kind in product(self.sets, (SINGLE, MIXED))]  # fmt: skip
-            seeds = np.mean(cells, axis=0)
+            seeds = self._means(values, row, lengths[-1])
+            exact = self._means(values, EXACT, lengths[-1])
             rows[row] = {
                 "paper": PAPER[row],
-                "mean": float(seeds.mean()),
-                "seeds": seeds.tolist(),
+                "mean": float(np.mean([run.mean for run in seeds])),
+                "seeds": [run.mean for run in seeds],
+                "interval": _mean_interval([run.interval(settings.draws) for run in seeds]),
+                "minus exact": _mean_interval(
+                    [
+                        (run - own).interval(settings.draws)
+                        for run, own in zip(seeds, exact, strict=True)
+                    ]
+                ),
                 "sets": each,
             }
         return {
-            "speakers": {name: list(self.collection(name).speakers) for name in self.sets},
+            "speakers": {name: list(self._names(name)) for name in self.sets},
             "pooled": int(lengths[-1]),
             "rows": rows,
+            "peers": {
+                peer: {
+                    name: self._clips([{"clips": values[f"{name}-{peer}"]}]) for name in self.sets
+                }
+                for peer in PEERS
+                if f"{self.sets[0]}-{peer}" in values
+            },
         }
 
     def _fits(self, values: Mapping[str, Any], length: str) -> bool:
@@ -221,30 +260,30 @@ class Reproduction(Experiment):
             {speakers[0] for speakers, _, _ in value["windows"].get(length, {}).get(SINGLE, [])}
             == {speaker for speaker, _, _ in value["clips"]}
             for value in values.values()
+            if isinstance(value, dict)  # those of peers are for whole clips only
         )
 
     def _errors(self, runs: Sequence[Mapping[str, Any]], length: str, kind: str) -> dict[str, Any]:
-        """The share of speakers that are missed: the mean, its interval, and that of each seed.
-
-        Windows of the same place have the same clips, in all mixtures that a speaker is in;
-        therefore they are drawn together.
-        """
-        errors, places, seeds = [], [], []
-        for number, run in enumerate(runs):
-            windows = run["windows"][length][kind]
-            own = [
-                100 * len(set(speakers) - set(decided)) / len(speakers)
-                for speakers, decided, _ in windows
-            ]
-            errors += own
-            places += [f"{number} {place}" for _, _, place in windows]
-            seeds.append(float(np.mean(own)))
+        """The share of speakers that are missed: the mean, its interval, and that of each seed."""
+        seeds = [_Windows.of([run["windows"][length][kind]]) for run in runs]
         return {
-            "mean": float(np.mean(seeds)),
-            "interval": bootstrap(errors, places, draws=self.settings.draws),
-            "seeds": seeds,
-            "windows": len(errors) // len(runs),
+            "mean": float(np.mean([run.mean for run in seeds])),
+            "interval": _mean_interval([run.interval(self.settings.draws) for run in seeds]),
+            "seeds": [run.mean for run in seeds],
+            "windows": len(seeds[0].errors),
         }
+
+    def _means(self, values: Mapping[str, Any], row: str, length: str) -> list[_Windows]:
+        """The windows of all sets and kinds together, for each seed."""
+        return [
+            _Windows.of(
+                [
+                    values[_part(name, row, seed)]["windows"][length][kind]
+                    for name, kind in product(self.sets, (SINGLE, MIXED))
+                ]
+            )
+            for seed in self.settings.seeds
+        ]
 
     def _clips(self, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """The share of whole clips of one speaker that are not recognised."""
@@ -267,6 +306,51 @@ class Reproduction(Experiment):
             np.add.at(counts, (true, found), 1)
         matrix: list[list[int]] = counts.tolist()
         return matrix
+
+
+@dataclass(frozen=True, eq=False)
+class _Windows:
+    """The errors of windows, in per cent, and the stretches of time that they are from.
+
+    Errors of several kinds are weighted, so that their mean is the mean over kinds. Windows of the
+    same place have the same clips, in all mixtures that a speaker is in; therefore they are drawn
+    together.
+    """
+
+    errors: Array
+    places: tuple[str, ...]
+
+    @classmethod
+    def of(cls, kinds: Sequence[Sequence[Any]]) -> _Windows:
+        total = sum(map(len, kinds))
+        errors, places = [], []
+        for number, windows in enumerate(kinds):
+            weight = 100 * total / (len(kinds) * len(windows))
+            for speakers, decided, place in windows:
+                errors.append(weight * len(set(speakers) - set(decided)) / len(speakers))
+                # both kinds of a set, one after the other, have the same places
+                places.append(f"{number // 2} {place}")
+        return cls(np.array(errors), tuple(places))
+
+    @property
+    def mean(self) -> float:
+        return float(self.errors.mean())
+
+    def __sub__(self, other: _Windows) -> _Windows:
+        return _Windows(self.errors - other.errors, self.places)
+
+    def interval(self, draws: int) -> list[float]:
+        return bootstrap(self.errors, self.places, draws=draws)
+
+
+def _mean_interval(intervals: Sequence[Sequence[float]]) -> list[float]:
+    """The mean bounds of the intervals of each seed.
+
+    Seeds order the same clips differently; taking them for independent samples would give intervals
+    that are too narrow.
+    """
+    bounds: list[float] = np.mean(intervals, axis=0).tolist()
+    return bounds
 
 
 def _part(name: str, row: str, seed: int) -> str:

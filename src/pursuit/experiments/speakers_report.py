@@ -10,6 +10,7 @@ from .. import plots
 from ..datasets import speakers as corpus
 from ..report import Report
 from .frame import Description
+from .speaker_peers import PEERS
 from .speakers import BLOCK, COORDINATE, DISCRIMINATIVE, EXACT, MIXED, SINGLE, Reproduction
 
 #: from the fewest errors to the most, in the paper
@@ -85,13 +86,11 @@ class SpeakersDescription(Description):
                 _interval(found["sets"][name]["lengths"][str(result["pooled"])][kind])
                 for name, kind in kinds
             ]
-            low, high = min(found["seeds"]), max(found["seeds"])
-            mean = f"{found['mean']:.2f} ({low:.2f} to {high:.2f})"
-            table.append([row, f"{found['paper']:.2f}", mean, *cells])
+            table.append([row, f"{found['paper']:.2f}", _interval(found), *cells])
         report.table(["", "paper", "mean", *(f"{name}, {kind}" for name, kind in kinds)], table)
         report.text(
-            "Mean: of all columns to the right, and its range over "
-            f"{len(self.settings.seeds)} seeds. The columns have 95 % intervals, by a bootstrap of "
+            f"Mean: of all columns to the right. All are means of {len(self.settings.seeds)} seeds "
+            "with 95 % intervals, the mean bounds of a bootstrap for each seed: "
             f"{self.settings.draws} draws of the stretches of time that windows are from, with all "
             "mixtures in them."
         )
@@ -99,21 +98,25 @@ class SpeakersDescription(Description):
     def _write_order(self, result: Mapping[str, Any], report: Report) -> None:
         means = {row: found["mean"] for row, found in result["rows"].items()}
         wrong = [
-            f"{first} has {means[first]:.2f} %, {second} {means[second]:.2f} %"
+            f"{first} has {means[first]:.2f} % errors, {second} has {means[second]:.2f} %"
             for first, second in pairwise(ORDER)
             if means[first] > means[second]
         ]
         report.text(
-            "The order of the paper, from the fewest errors to the most, is "
-            + ", ".join(ORDER)
+            "The order of the paper, from the fewest errors to the most: "
+            + "; ".join(ORDER)
             + (
                 ". It is also the order here."
                 if not wrong
                 else f". NOT so here: {'; '.join(wrong)}."
             )
         )
-        for row in (BLOCK, DISCRIMINATIVE):
-            report.text(f"{row} minus exact: {means[row] - means[EXACT]:+.2f} percentage points.")
+        for row in (BLOCK, DISCRIMINATIVE, COORDINATE):
+            low, high = result["rows"][row]["minus exact"]
+            report.text(
+                f"{row} minus exact: {means[row] - means[EXACT]:+.2f} percentage points "
+                f"[{low:+.2f}, {high:+.2f}]."
+            )
 
     def _write_lengths(self, result: Mapping[str, Any], report: Report) -> None:
         report.section("Errors against the number of frames")
@@ -156,6 +159,7 @@ class SpeakersDescription(Description):
             ],
         )
         report.text("Errors in per cent, with intervals by drawing clips.")
+        self._write_peers(result, report)
         for name in self.sets:
             names = result["speakers"][name]
             for row in (EXACT, DISCRIMINATIVE):
@@ -168,6 +172,24 @@ class SpeakersDescription(Description):
                         for speaker, line in zip(names, counts, strict=True)
                     ],
                 )
+
+    def _write_peers(self, result: Mapping[str, Any], report: Report) -> None:
+        """Networks that learned from thousands of other speakers, on the same clips."""
+        rows = [
+            [f"{peer}, {PEERS[peer].parameters / 1e6:.1f} million parameters",
+             *(_interval(found[name]) for name in self.sets)]
+            for peer, found in result["peers"].items()
+        ]  # fmt: skip
+        if rows:
+            report.text(
+                "Other packages on the same clips: a network that was trained on thousands of "
+                "speakers embeds each clip, and the speaker with the nearest mean of the training "
+                "clips is recognised."
+            )
+            report.table(["", *self.sets], rows)
+        for peer in PEERS.values():
+            if not peer.installed:
+                report.text(f"{peer.sentence}.")
 
 
 def _interval(errors: Mapping[str, Any]) -> str:
