@@ -26,32 +26,15 @@ from pursuit.experiments.frame import run
 from pursuit.experiments.speakers import BLOCK, COORDINATE, DISCRIMINATIVE, EXACT, MIXED, SINGLE
 from pursuit.experiments.speakers_sounds import Collection
 from pursuit.solvers.solve import solve
+from voicing import VOICES, speech
 
 soundfile = pytest.importorskip("soundfile")
 pytest.importorskip("soxr")
 
 Array = np.ndarray[Any, Any]
 
-#: what tells the synthetic speakers apart: resonances in hertz, and the pitch
-VOICES = {"anna": ((500, 1500), 210), "bert": ((300, 2300), 110), "cleo": ((800, 3100), 160)}
 #: clips of each speaker in each role
 COUNTS = {"train": 3, "val": 1, "test": 2}
-
-
-def speech(voice: str, samples: int, seed: int, rate: int = corpus.RATE) -> Array:
-    """A buzz of changing pitch through two resonances, with pauses."""
-    resonances, pitch = VOICES[voice]
-    rng = np.random.default_rng(seed)
-    time = np.arange(samples) / rate
-    steps = np.repeat(rng.uniform(0.8, 1.25, -(-samples * 10 // rate)), rate // 10)[:samples]
-    phase = 2 * np.pi * np.cumsum(pitch * steps) / rate
-    wave = np.zeros(samples)
-    for k in range(1, int(0.45 * rate / (1.25 * pitch))):
-        gain = sum(1 / (1 + ((k * pitch * steps - f) / 120) ** 2) for f in resonances)
-        wave += gain * np.cos(k * phase + k * k)
-    wave *= 0.01 + np.sin(2 * np.pi * 1.5 * time + rng.uniform(0, 6)) ** 4
-    wave += 1e-3 * np.abs(wave).max() * rng.standard_normal(samples)
-    return 0.3 * wave / np.abs(wave).max()
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .envelope import Envelope
 
@@ -53,6 +53,14 @@ class Recipe:
     margin: float = 0.5
     tol: float = 1e-4
 
+    def shortened(self, factor: float) -> Recipe:
+        """Return the recipe with the numbers of training steps multiplied by a factor."""
+        return replace(
+            self,
+            approximation=max(1, round(factor * self.approximation)),
+            discriminative=max(1, round(factor * self.discriminative)),
+        )
+
     @property
     def envelope(self) -> Envelope:
         """The features of a frame before they are compared with those of other speakers."""
@@ -66,14 +74,22 @@ class NoiseRecipe:
     Attributes
     ----------
     atoms
-        Of each dictionary; 25 keep the file of ten speakers below a megabyte.
+        Of each dictionary; 24 keep the file of ten speakers below a megabyte.
     layers
         The layers of the encoders.
     supervised, discriminative
         The training steps to separate speech and noise, and then to tell speakers apart.
     """
 
-    atoms: int = 25
+    atoms: int = 24
     layers: int = 10
     supervised: int = 100
     discriminative: int = 300
+
+    def shortened(self, factor: float) -> NoiseRecipe:
+        """Return the recipe with the numbers of training steps multiplied by a factor."""
+        return replace(
+            self,
+            supervised=max(1, round(factor * self.supervised)),
+            discriminative=max(1, round(factor * self.discriminative)),
+        )

@@ -221,7 +221,7 @@ def _enrolled(
     program = encoder.program()
     atoms = program.layers[0].atoms
     assert atoms is not None
-    # nothing is decoded, so the dictionary itself need not be stored besides the learned atoms
+    # nothing is decoded, so the atoms that the layers have learned are enough
     program = replace(program, dictionary=atoms)
     return Speakers(list(clips), envelope, sounds.contrast, program, likeness, None, {})
 

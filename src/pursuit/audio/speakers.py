@@ -299,14 +299,15 @@ class Speakers:
         """
         return SpeakerStream(self, self.rate if rate is None else rate, channels, seconds)
 
-    def save(self, path: str | os.PathLike[str], provenance: str | None = None) -> None:
-        """Write the model to one file, usually ``*.safetensors``."""
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model, and its `info`, to one file, usually ``*.safetensors``."""
         program, contrast, likeness = self._compiled.program, self.contrast, self.likeness
         arrays = {f"program.{name}": array for name, array in program.arrays().items()}
+        del arrays["program.dictionary"]  # those of the layers
         arrays |= {"mean": contrast.mean, "transform": contrast.transform, "means": likeness.means}
         info = {
-            **self.info,
             "kind": "speakers",
+            **self.info,
             "names": list(self.names),
             "envelope": asdict(self.envelope),
             "least": contrast.least,
@@ -319,8 +320,6 @@ class Speakers:
             arrays |= {f"noisy.{name}": array for name, array in compact(programs).items()}
             form = programs[0].info["program"]
             info["noisy"] = {"noise_atoms": self.noisy.noise_atoms, "program": form}
-        if provenance is not None:
-            info["provenance"] = provenance
         files.write(Path(path), arrays, info)
 
     @classmethod
@@ -336,7 +335,9 @@ class Speakers:
         try:
             contrast = Contrast(arrays["mean"], arrays["transform"], float(info["least"]))
             likeness = Likeness(arrays["means"], *info["thresholds"])
-            program = from_arrays(below(arrays, "program."), {"program": info["program"]})
+            stored = below(arrays, "program.")
+            stored["dictionary"] = stored["atoms"][0]
+            program = from_arrays(stored, {"program": info["program"]})
             if not isinstance(program, Program):
                 raise ValueError("its encoder is convolutional")
             names, envelope, noisy = info["names"], Envelope(**info["envelope"]), None

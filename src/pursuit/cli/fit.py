@@ -40,7 +40,7 @@ OPTIONS = {
 COMMON = ("kind", "data", "output", "seed", "threads", "provenance", "as_json")
 OF_SOUNDS = {
     Kind.SEPARATION: (*COMMON, "steps", "latency", "checkpoint"),
-    Kind.SPEAKERS: (*COMMON, "noise"),
+    Kind.SPEAKERS: (*COMMON, "steps", "noise"),
 }
 
 
@@ -198,7 +198,7 @@ def fit(
     if kind is Kind.SPEAKERS:
         from .fit_speakers import fit_speakers
 
-        fit_speakers(data, noise, output, seed, threads, notes, as_json)
+        fit_speakers(data, noise, output, steps, seed, threads, notes, as_json)
         return
     if kind is Kind.SEPARATION:
         from .fit_separation import fit_separation

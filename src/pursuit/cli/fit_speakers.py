@@ -13,12 +13,16 @@ def fit_speakers(
     data: Path,
     noise: Path | None,
     output: Path,
+    steps: int | None,
     seed: int,
     threads: int | None,
     notes: dict[str, Any],
     as_json: bool,
 ) -> None:
-    """Learn to recognise speakers, and write the model to a file."""
+    """Learn to recognise speakers, and write the model to a file.
+
+    `steps` are those towards the exact codes; the other stages are shortened in proportion.
+    """
     from .writing import check_output, termination_as_exception
 
     if not data.is_dir():
@@ -29,20 +33,25 @@ def fit_speakers(
         raise ValueError(f"{noise} is not a folder; give --noise a folder with recordings of noise")
     check_output(output, (), suffixes=())
     from .._threads import limited_threads
-    from ..audio.speaker_recipe import Recipe
+    from ..audio.speaker_recipe import NoiseRecipe, Recipe
     from ..audio.speakers import Speakers
     from ..datasets import voices
     from .progress import shown
 
-    rate = Recipe().envelope.rate
+    recipe = Recipe()
+    rate, share = recipe.envelope.rate, 1 if steps is None else steps / recipe.approximation
     with shown() as callback, limited_threads(threads) if threads else nullcontext():
         recordings = voices.read(voices.list_folder(data), rate, callback)
         sounds = None if noise is None else voices.read_sounds(noise, rate, callback)
-        speakers = Speakers.fit(recordings, rate, noise=sounds, seed=seed, callback=callback)
+        speakers = Speakers.fit(
+            recordings, rate, noise=sounds, recipe=recipe.shortened(share),
+            noise_recipe=NoiseRecipe().shortened(share), seed=seed, callback=callback,
+        )  # fmt: skip
     training = speakers.info["training"]
     training |= {"data": notes["name"], "date": notes["date"]}
+    speakers.info["provenance"] = notes["provenance"]
     with termination_as_exception():
-        speakers.save(output, provenance=notes["provenance"])
+        speakers.save(output)
     written = {
         "path": str(output),
         "kind": "speakers",
