@@ -1,8 +1,7 @@
-"""Whether a voice is known: how like it is to the one it was taken for, and from where on it is.
+"""Whether a voice is known: how like it is to the speaker it is most like, and what is enough.
 
 The likeness is the cosine of two means: that of the signals of the recording, and that of the
-signals of the speaker. Other measures (shares of energies, their ratios, reconstruction errors,
-Gaussian likelihoods) told unknown voices apart less well. Needs only numpy.
+signals of the speaker. Needs only numpy.
 """
 
 from __future__ import annotations

@@ -60,8 +60,8 @@ class Identification:
     margin : float
         The difference between the lowest score of `speakers` and the highest one of the others.
     likeness : float or None
-        How like the voice is to the speaker with the highest score, at most 1; see `Likeness`.
-        In noise it is not measured.
+        How like the voice is to the speaker it is most like, at most 1; see `Likeness`. In noise
+        it is not measured.
     threshold : float or None
         A voice with a lower likeness is unknown.
     seconds : float
@@ -391,7 +391,7 @@ class Speakers:
         # codes can be zero, if nothing of a recording is like any speaker
         shares = total / total.sum() if total.any() else np.full(len(total), 1 / len(total))
         found = self._decided(shares, count, len(spoken))
-        likeness = float(self.likeness(spoken)[shares.argmax()])
+        likeness = float(self.likeness(spoken).max())
         found = replace(found, likeness=likeness, threshold=threshold)
         if total.any() and (count > 1 or likeness >= threshold):
             return found

@@ -83,8 +83,8 @@ def identify(
     from 0 to 1; the scores of all speakers sum to 1. The margin is the
     distance between the speaker and the next one.
 
-    A voice is unknown if it is not like enough to the speaker with the
-    highest score. The likeness is at most 1.
+    A voice is unknown if it is not like enough to any speaker. The likeness,
+    at most 1, is that to the speaker it is most like.
 
     With --noisy, scores are probabilities by the errors of the model for
     noise, which also sum to 1.
