@@ -152,9 +152,10 @@ def test_features_are_roots_of_magnitudes_of_unit_mean_square() -> None:
     frames = np.stack([padded[k * 128 : k * 128 + 512] * window for k in range(len(x))])
     magnitudes = np.sqrt(np.abs(np.fft.rfft(frames)))
     expected = magnitudes / np.sqrt((magnitudes**2).mean())
-    np.testing.assert_allclose(x, expected, atol=2e-3)
+    # the root makes rounding of 1e-7 of a spectrum, where it is zero, 1e-3 at most
+    np.testing.assert_allclose(x, expected, atol=1e-3)
     assert (x.astype(float) ** 2).mean() == pytest.approx(1, rel=1e-5)
-    np.testing.assert_allclose(observed(100 * wave)[1], x, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(observed(128 * wave)[1], x, rtol=1e-6)
     assert spectra.shape == x.shape == (FEATURES.stft.frames(2000), 257)
 
 
@@ -285,7 +286,7 @@ def test_the_pooled_loss_is_that_of_its_formula(small: tuple[pu.EncoderBank, Bat
     scores = errors**-7.0  # exp(-sharpness log e)
     chances = scores / scores.sum(1, keepdims=True)
     expected = -np.log([chances[0, 1], chances[1, 0]]).mean()
-    assert float(PooledErrors(3, sharpness=7.0)(bank, batch)) == pytest.approx(expected)
+    assert PooledErrors(3, sharpness=7.0)(bank, batch).item() == pytest.approx(expected)
 
 
 def test_the_supervised_loss_is_that_of_its_formula(small: tuple[pu.EncoderBank, Batch]) -> None:
@@ -367,6 +368,7 @@ def test_a_file_gives_the_same_decisions_without_torch(
     for name, tensor in again.bank.state_dict().items():
         assert torch.equal(tensor, learned.bank.state_dict()[name])
     script = f"""
+import sys
 sys.modules["torch"] = None
 import numpy as np
 from pursuit.audio.noisy_speakers import NoisySpeakers

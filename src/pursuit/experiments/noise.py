@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from itertools import product
@@ -49,7 +50,12 @@ METHODS = (*COLUMNS, GAUSSIANS, NETWORK)
 #: the ratio of speech to noise of the table, in decibels
 MAIN = 0.0
 
+#: the errors of a wave, (frames, speakers); the smallest sum over the frames decides
 Errors = Callable[[Array], Array]
+
+#: other packages by name: from the clean training clips of each speaker to the errors of a noisy
+#: wave, of shape (1, speakers), such as negative cosines of embeddings
+PEERS: dict[str, Callable[[Mapping[str, Sequence[Array]]], Errors]] = {}
 
 
 @dataclass(frozen=True)
@@ -103,7 +109,7 @@ class Reproduction(Experiment):
                 "the experiment noise needs recordings; give their folder as --data DIR"
             )
         super().__init__(settings, data)
-        self._learned = cache(self._learn)
+        self._learned, self._separating = cache(self._learn), cache(self._separate)
 
     @classmethod
     def configure(cls, data: Path | None, quick: bool) -> NoiseSettings:
@@ -185,25 +191,23 @@ class Reproduction(Experiment):
                 yield Mixture(names.index(clip.speaker), kind, number, *pair)
 
     def parts(self) -> Sequence[Part]:
-        seeds = self.settings.seeds
-        rows: dict[str, Callable[[int], Any]] = {
-            SUPERVISED: partial(self._trained, SUPERVISED),
-            DISCRIMINATIVE: partial(self._trained, DISCRIMINATIVE),
-            NETWORK: self._network,
-        }
-        work = [
-            Part(_part(row, seed), f"{row}, seed {seed}", partial(compute, seed))
-            for seed, (row, compute) in product(seeds, rows.items())
+        trained = [
+            Part(_part(row, seed), f"{row}, seed {seed}", partial(self._trained, row, seed))
+            for seed, row in product(self.settings.seeds, (SUPERVISED, DISCRIMINATIVE))
         ]
-        work += [
-            Part(_part(EXACT), "exact codes", self._exact),
-            Part(_part(GAUSSIANS), "Gaussians", self._gaussians),
-            Part("times", "times", self._times),
+        single: dict[str, Callable[[], Any]] = {EXACT: self._exact, GAUSSIANS: self._gaussians}
+        single |= {name: partial(self._peer, enrol) for name, enrol in PEERS.items()}
+        single["times"] = self._times
+        networks = [
+            Part(_part(NETWORK, seed), f"{NETWORK}, seed {seed}", partial(self._network, seed))
+            for seed in self.settings.seeds
         ]
-        return work + [
+        unseen = [
             Part(_part("unseen", kind), f"without {kind}", partial(self._unseen, kind))
             for kind in self.noises
         ]
+        alone = [Part(_part(name), name, compute) for name, compute in single.items()]
+        return [*trained, *alone, *networks, *unseen]
 
     def _learn(self, without: str | None = None) -> NoisySpeakers:
         """Untrained encoders on learned dictionaries, with the noises but one."""
@@ -212,9 +216,16 @@ class Reproduction(Experiment):
         options = {"atoms": settings.atoms, "lam_star": settings.lam_star}
         return NoisySpeakers.learn(self.speech, noise, layers=settings.layers, **options)
 
-    def _fit(self, regime: str, seed: int, steps: int, without: str | None = None) -> NoisySpeakers:
-        start = self._learned(without)
-        speakers = NoisySpeakers(_copied(start.bank), start.speakers)
+    def _separate(self, seed: int, without: str | None = None) -> NoisySpeakers:
+        """Encoders trained to separate speech from noise."""
+        steps = self.settings.supervised
+        return self._fit(self._learned(without), SUPERVISED, seed, steps, without)
+
+    def _fit(
+        self, start: NoisySpeakers, regime: str, seed: int, steps: int, without: str | None = None
+    ) -> NoisySpeakers:
+        """Train a copy."""
+        speakers = NoisySpeakers(deepcopy(start.bank), start.speakers)
         noise = [wave for kind, wave in self.training_noises.items() if kind != without]
         segments = self.settings.segments
         speakers.fit(self.speech, noise, regime=regime, steps=steps, seed=seed, segments=segments)
@@ -228,10 +239,10 @@ class Reproduction(Experiment):
         )
 
     def _trained(self, regime: str, seed: int) -> dict[str, Any]:
-        settings = self.settings
-        steps = settings.supervised if regime == SUPERVISED else settings.discriminative
-        speakers = self._fit(regime, seed, steps)
-        found = self._classified(speakers.compiled.errors)
+        settings, speakers = self.settings, self._separating(seed)
+        if regime == DISCRIMINATIVE:
+            speakers = self._fit(speakers, regime, seed, settings.discriminative)
+        found = self._classified(speakers.errors)
         if seed == settings.seeds[0]:
             found["denoised"] = self._denoised(lambda wave: speakers.denoise(wave).speech)
         count = sum(parameter.numel() for parameter in speakers.bank.parameters())
@@ -244,14 +255,15 @@ class Reproduction(Experiment):
         def codes(x: Array, number: int) -> Array:
             return solve(models[number], torch.from_numpy(x), tol=tol).codes.numpy()
 
-        def errors(x: Array) -> Array:
+        def errors(wave: Array) -> Array:
+            _, x = observed(wave)
             decoders = (model.dictionary.detach().numpy() for model in models)
             residuals = [x - codes(x, number) @ atoms for number, atoms in enumerate(decoders)]
             return np.stack([np.square(residual).sum(1) for residual in residuals], axis=1)
 
         def speech(wave: Array) -> Array:
             spectra, x = observed(wave)
-            number = int(errors(x).sum(0).argmin())
+            number = int(errors(wave).sum(0).argmin())
             atoms = models[number].dictionary.detach().numpy()
             size, features = speakers.noise_atoms, speakers.features
             return denoised(wave, spectra, codes(x, number), atoms, size, features).speech
@@ -267,20 +279,24 @@ class Reproduction(Experiment):
         unseen = []
         for kind in self.noises:
             other = noise_rivals.gaussians(self._source(0, without=kind), self.settings.batches)
-            unseen += self._decisions(other.errors, MAIN, self.settings.every, kind)
-        return {**self._classified(rival.errors), "unseen": unseen}
+            unseen += self._decisions(_of_features(other), MAIN, self.settings.every, kind)
+        return {**self._classified(_of_features(rival)), "unseen": unseen}
 
     def _network(self, seed: int) -> dict[str, Any]:
         source = self._source(seed, every=1)
         network = noise_rivals.classifier(source, len(self.speech), self.settings.network, seed)
         count = sum(parameter.numel() for parameter in network.parameters())
-        return {**self._classified(network.errors, lengths=()), "parameters": count}
+        return {**self._classified(_of_features(network), lengths=()), "parameters": count}
+
+    def _peer(self, enrol: Callable[[Mapping[str, Sequence[Array]]], Errors]) -> dict[str, Any]:
+        return self._classified(enrol(self.speech), lengths=())
 
     def _unseen(self, kind: str) -> list[Any]:
         """Decisions for a noise that dictionaries and encoders were not trained on."""
         seed = self.settings.seeds[0]
-        speakers = self._fit(DISCRIMINATIVE, seed, self.settings.unseen, kind)
-        return self._decisions(speakers.compiled.errors, MAIN, self.settings.every, kind)
+        start = self._separating(seed, kind)
+        speakers = self._fit(start, DISCRIMINATIVE, seed, self.settings.unseen, kind)
+        return self._decisions(speakers.errors, MAIN, self.settings.every, kind)
 
     def _times(self) -> dict[str, Any]:
         mixtures = list(self.mixtures(every=max(1, len(self.clips) // 2)))
@@ -297,8 +313,7 @@ class Reproduction(Experiment):
         wanted = settings.lengths if lengths is None else lengths
         main, windows = [], {str(length): [0, 0] for length in wanted}
         for mixture in self.mixtures():
-            _, x = observed(mixture.wave)
-            found = errors(x)
+            found = errors(mixture.wave)
             main.append(_decision(mixture, found))
             for length in wanted:
                 count = len(found) // length
@@ -315,8 +330,7 @@ class Reproduction(Experiment):
     ) -> list[Any]:
         kinds = None if kind is None else (kind,)
         return [
-            _decision(mixture, errors(observed(mixture.wave)[1]))
-            for mixture in self.mixtures(snr, every, kinds)
+            _decision(mixture, errors(mixture.wave)) for mixture in self.mixtures(snr, every, kinds)
         ]
 
     def _denoised(self, speech: Callable[[Array], Array]) -> dict[str, list[float]]:
@@ -332,7 +346,7 @@ class Reproduction(Experiment):
 
     def conclude(self, values: Mapping[str, Any]) -> dict[str, Any]:
         settings, rows = self.settings, {}
-        for row in METHODS:
+        for row in (*METHODS, *PEERS):
             keys = [_part(row), *(_part(row, seed) for seed in settings.seeds)]
             runs = [values[key] for key in keys if key in values]
             rows[row] = {
@@ -351,7 +365,7 @@ class Reproduction(Experiment):
             ],
             GAUSSIANS: values[_part(GAUSSIANS)]["unseen"],
         }
-        pairs = [(DISCRIMINATIVE, other) for other in METHODS if other != DISCRIMINATIVE]
+        pairs = [(DISCRIMINATIVE, other) for other in rows if other != DISCRIMINATIVE]
         return {
             "speakers": list(self.speech),
             "clips": len(self.clips),
@@ -423,11 +437,8 @@ def _decision(mixture: Mixture, errors: Array) -> list[Any]:
     return [mixture.speaker, int(errors.sum(0).argmin()), mixture.kind, mixture.clip]
 
 
-def _copied(bank: EncoderBank) -> EncoderBank:
-    """A bank with the same parameters, to be trained."""
-    from copy import deepcopy
-
-    return deepcopy(bank)
+def _of_features(rival: noise_rivals.Gaussians | noise_rivals.Classifier) -> Errors:
+    return lambda wave: rival.errors(observed(wave)[1])
 
 
 def _dictionaries(bank: EncoderBank) -> list[torch.Tensor]:

@@ -15,7 +15,6 @@ from .noise import (
     DISCRIMINATIVE,
     GAUSSIANS,
     MAIN,
-    METHODS,
     NETWORK,
     PAPER,
     Reproduction,
@@ -86,25 +85,26 @@ class NoiseDescription(Description):
 
     def _write_table(self, result: Mapping[str, Any], report: Report) -> None:
         report.section("Success rates at 0 dB")
-        found = {row: result["rows"][row]["snr"][str(MAIN)] for row in METHODS}
+        rows = result["rows"]
+        found = {row: rows[row]["snr"][str(MAIN)] for row in rows}
         table = []
         for kind in self.kinds:
-            cells = [f"{found[row]['kinds'][kind]:.3f}" for row in METHODS]
+            cells = [f"{found[row]['kinds'][kind]:.3f}" for row in rows]
             table.append([kind, _paper(kind), *cells])
-        cells = [_interval(found[row]["mean"], found[row]["interval"]) for row in METHODS]
+        cells = [_interval(found[row]["mean"], found[row]["interval"]) for row in rows]
         table.append(["average", _paper("average"), *cells])
-        report.table(["noise", "paper (exact, supervised, discriminative)", *METHODS], table)
+        report.table(["noise", "paper (exact, supervised, discriminative)", *rows], table)
         ranges = [
             f"{row} {', '.join(f'{value:.3f}' for value in found[row]['seeds'])}"
-            for row in METHODS
+            for row in rows
             if len(found[row]["seeds"]) > 1
         ]
         if ranges:
             report.text(f"The average of each seed: {'; '.join(ranges)}.")
         sizes = [
             f"{row} {result['rows'][row]['parameters']:,}".replace(",", " ")
-            for row in METHODS
-            if result["rows"][row]["parameters"] is not None
+            for row in rows
+            if rows[row]["parameters"] is not None
         ]
         report.text(f"Parameters, dictionaries included: {'; '.join(sizes)}.")
         report.text(
@@ -125,10 +125,11 @@ class NoiseDescription(Description):
 
     def _write_ratios(self, result: Mapping[str, Any], report: Report) -> None:
         report.section("Other ratios and unseen noises")
-        every = sorted({snr for row in METHODS for snr in result["rows"][row]["snr"]}, key=float)
+        rows = result["rows"]
+        every = sorted({snr for row in rows for snr in rows[row]["snr"]}, key=float)
         table = []
-        for row in METHODS:
-            found = result["rows"][row]["snr"]
+        for row in rows:
+            found = rows[row]["snr"]
             cells = [
                 _interval(found[snr]["mean"], found[snr]["interval"]) if snr in found else ""
                 for snr in every
@@ -149,8 +150,8 @@ class NoiseDescription(Description):
 
     def _write_lengths(self, result: Mapping[str, Any], report: Report) -> None:
         report.section("Success rates against the number of frames")
-        rows = {row: result["rows"][row]["lengths"] for row in METHODS}
-        rows = {row: found for row, found in rows.items() if found}
+        every = {row: found["lengths"] for row, found in result["rows"].items()}
+        rows = {row: found for row, found in every.items() if found}
         curves = {
             row: [(int(length), rate, rate, rate) for length, rate in found.items()]
             for row, found in rows.items()
