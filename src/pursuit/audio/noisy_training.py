@@ -30,10 +30,10 @@ from .noisy_speakers import FEATURES, NoisySpeakers, as_wave, observed, stretch
 from .streams import Array
 
 #: training steps of each regime, and factors of their learning rates
-STEPS = {"supervised": 100, "discriminative": 300}
-RATES = {"supervised": 3.0, "discriminative": 3.0}
+STEPS = {"supervised": 100, "discriminative": 400}
+RATES = {"supervised": 3.0, "discriminative": 0.7}
 #: the weight of the true parts in the discriminative regime
-PARTS = 0.01
+PARTS = 0.003
 #: iterations of a factorisation, and the distance of the frames that it uses, which overlap
 ITERATIONS, EVERY = 30, 2
 #: added to features before they are divided by each other
@@ -213,7 +213,7 @@ class PooledErrors(Regime):
 
     name = "discriminative"
 
-    def __init__(self, frames: int, sharpness: float = 20.0) -> None:
+    def __init__(self, frames: int, sharpness: float = 30.0) -> None:
         self.frames, self.sharpness = frames, as_number(sharpness, "sharpness")
 
     def loss(self, encoder: nn.Module, batch: Batch, codes: Codes) -> Tensor:
@@ -234,7 +234,7 @@ def train(
     callback: Callback | None,
     checkpoint: str | os.PathLike[str] | None,
     rate: float | None = None,
-    sharpness: float = 20.0,
+    sharpness: float = 30.0,
     parts: float = PARTS,
     **options: Any,
 ) -> History:

@@ -13,6 +13,7 @@ from .frame import Description
 from .noise import (
     COLUMNS,
     DISCRIMINATIVE,
+    EXACT,
     GAUSSIANS,
     MAIN,
     NETWORK,
@@ -108,6 +109,8 @@ class NoiseDescription(Description):
         ]
         report.text(f"Parameters, dictionaries included: {'; '.join(sizes)}.")
         report.text(
+            f"Exact codes have a relative gap of at most {rows[EXACT]['gap']:.1g}, certified on "
+            "the mixtures of one clip. "
             f"{GAUSSIANS}: one with a full covariance for each speaker, of cepstra of the same "
             f"features. {NETWORK}: convolutions along time, for whole clips. Both learn from the "
             f"same mixtures. Intervals: 95 %, by a bootstrap of {self.settings.draws} draws of "
@@ -140,8 +143,8 @@ class NoiseDescription(Description):
         names = [f"{float(snr):+.0f} dB" for snr in every]
         report.table(["", *names, "unseen noise, 0 dB"], table)
         report.text(
-            f"Ratios other than 0 dB and unseen noises are those of every {self.settings.every}rd "
-            "clip. Unseen: dictionary and encoders learned from five noises, in "
+            f"Ratios other than 0 dB and unseen noises are those of one clip of "
+            f"{self.settings.every}. Unseen: dictionary and encoders learned from five noises, in "
             f"{self.settings.unseen} steps, and met the sixth, each in turn."
         )
         own = result["unseen"][DISCRIMINATIVE]["kinds"]
@@ -178,7 +181,7 @@ class NoiseDescription(Description):
         report.table(["improvement in dB", *(f"SDR, {name}" for name in CONVENTIONS)], table)
         report.text(
             "Mixtures are masked by the explanation of the speaker that is recognised, right or "
-            f"wrong; every {self.settings.every}rd clip with all noises, of the first seed."
+            f"wrong; one clip of {self.settings.every} with all noises, of the first seed."
         )
 
     def _write_times(self, result: Mapping[str, Any], report: Report) -> None:
