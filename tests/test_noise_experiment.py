@@ -25,7 +25,6 @@ from pursuit.experiments.noise import (
     EXACT,
     GAUSSIANS,
     METHODS,
-    NETWORK,
     NoiseSettings,
 )
 
@@ -44,16 +43,16 @@ def voice(pitch: float, seed: int, samples: int = 4000) -> np.ndarray:
     rng = np.random.default_rng(seed)
     time = np.arange(samples) / RATE
     wave = sum(np.sin(2 * np.pi * k * pitch * time + rng.uniform(0, 6)) / k for k in range(1, 12))
-    return 0.1 * wave
+    return 0.1 * (1 + 0.8 * np.sin(2 * np.pi * 6 * time)) * wave
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three voices with three takes of four digits, and two noises."""
+    """Three voices with four takes of four digits, and two noises."""
     path = tmp_path_factory.mktemp("speech_noise")
     (path / "aurora10s").mkdir()
     speech, noises = ["file,speaker,role,seconds"], ["file,noise,role,sample_begin,sample_end"]
-    takes = enumerate(("train", "train", "test"))
+    takes = enumerate(("train", "train", "test", "test"))
     for (speaker, pitch), (take, role), digit in itertools.product(
         PITCHES.items(), takes, range(4)
     ):
@@ -252,13 +251,13 @@ def test_the_network_learns_and_is_reproducible(ran: Ran) -> None:
     experiment, _, _ = ran
     source = NoisySpeech(experiment.speech, list(experiment.training_noises.values()), segments=6,
                          every=1, seconds=0.5)  # fmt: skip
-    first, second = (noise_rivals.classifier(source, 3, 20, seed=3) for _ in range(2))
+    first, second = (noise_rivals.classifier(source, 3, 60, seed=3) for _ in range(2))
     for name, tensor in first.state_dict().items():
         assert torch.equal(tensor, second.state_dict()[name])
     found = [int(first.errors(observed(m.wave)[1]).argmin()) for m in experiment.mixtures()]
     true = [mixture.speaker for mixture in experiment.mixtures()]
+    # by chance a third
     assert np.mean(np.array(found) == true) > 0.6
-    assert NETWORK in METHODS
 
 
 def test_without_recordings_one_sentence_says_what_to_give(tmp_path: Path) -> None:
