@@ -30,8 +30,10 @@ from .noisy_speakers import FEATURES, NoisySpeakers, as_wave, observed, stretch
 from .streams import Array
 
 #: training steps of each regime, and factors of their learning rates
-STEPS = {"supervised": 100, "discriminative": 300}
-RATES = {"supervised": 3.0, "discriminative": 3.0}
+STEPS = {"supervised": 100, "discriminative": 400}
+RATES = {"supervised": 3.0, "discriminative": 0.7}
+#: the weight of the true parts in the discriminative regime
+PARTS = 0.003
 #: iterations of a factorisation, and the distance of the frames that it uses, which overlap
 ITERATIONS, EVERY = 30, 2
 #: added to features before they are divided by each other
@@ -211,7 +213,7 @@ class PooledErrors(Regime):
 
     name = "discriminative"
 
-    def __init__(self, frames: int, sharpness: float = 20.0) -> None:
+    def __init__(self, frames: int, sharpness: float = 30.0) -> None:
         self.frames, self.sharpness = frames, as_number(sharpness, "sharpness")
 
     def loss(self, encoder: nn.Module, batch: Batch, codes: Codes) -> Tensor:
@@ -232,10 +234,15 @@ def train(
     callback: Callback | None,
     checkpoint: str | os.PathLike[str] | None,
     rate: float | None = None,
-    sharpness: float = 20.0,
+    sharpness: float = 30.0,
+    parts: float = PARTS,
     **options: Any,
 ) -> History:
-    """Train in place; see `NoisySpeakers.fit`."""
+    """Train in place; see `NoisySpeakers.fit`.
+
+    The discriminative regime is `PooledErrors` plus `parts` times `SpeechParts`, which keeps the
+    parts of the explanation those of speech and noise.
+    """
     require_choice(regime, tuple(STEPS), "regime")
     if set(speech) != set(speakers.speakers):
         raise ValueError(
@@ -244,7 +251,9 @@ def train(
         )
     ordered = {name: speech[name] for name in speakers.speakers}
     source = NoisySpeech(ordered, noise, speakers.features, seed=seed, **options)
-    loss = SpeechParts() if regime == "supervised" else PooledErrors(source.frames, sharpness)
+    loss: Regime = SpeechParts()
+    if regime == "discriminative":
+        loss = PooledErrors(source.frames, sharpness) + parts * loss
     return fit(
         speakers.bank, source, regime=loss, dictionary="gradient", seed=seed, validation=False,
         steps=STEPS[regime] if steps is None else steps, callback=callback, checkpoint=checkpoint,

@@ -19,11 +19,11 @@ from ..audio.noisy_training import NoisySpeech
 from ..audio.streams import Array
 
 #: bands on the mel scale, and cepstra of them
-BANDS, CEPSTRA = 40, 20
+BANDS, CEPSTRA = 40, 40
 #: added to the power in a band before the logarithm; features have unit mean square
-FLOOR = 1e-3
+FLOOR = 0.1
 #: the weight of the mean variance on the diagonal of a covariance
-RIDGE = 1e-2
+RIDGE = 1e-3
 #: steps of a rising learning rate, and the highest rate
 WARM_UP, RATE = 50, 3e-3
 
