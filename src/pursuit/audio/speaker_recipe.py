@@ -84,7 +84,7 @@ class NoiseRecipe:
     atoms: int = 24
     layers: int = 10
     supervised: int = 100
-    discriminative: int = 300
+    discriminative: int = 400
 
     def shortened(self, factor: float) -> NoiseRecipe:
         """Return the recipe with the numbers of training steps multiplied by a factor."""

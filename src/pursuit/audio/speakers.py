@@ -39,7 +39,7 @@ WINDOW, MEMORY = 1.0, 4.0
 #: what a file says of how the model was trained
 NOTES: tuple[str, ...] = ("training", "recipe", "provenance")
 #: how much a ratio of errors counts for the scores in noise, as in training
-SHARPNESS = 20.0
+SHARPNESS = 30.0
 #: the smallest share of frames of a window that must be heard
 HEARD = 0.25
 
@@ -56,7 +56,7 @@ class Identification:
         All who were asked for and are heard, the highest score first; empty if unknown.
     scores : dict
         For every speaker the share of this group in the energies of all, summed over the frames;
-        in noise the softmax of ``-20 log(error)`` of the summed errors. They sum to 1.
+        in noise the softmax of ``-30 log(error)`` of the summed errors. They sum to 1.
     margin : float
         The difference between the lowest score of `speakers` and the highest one of the others.
     likeness : float or None
