@@ -53,6 +53,8 @@ class Likeness:
         Known voices are clips of a fold, compared with the others. Unknown voices are clips of a
         speaker, compared with the other speakers alone. The strict threshold is where both are
         mistaken equally often; the default one is lower if that refuses more than 5 % of the known.
+        With two speakers nobody can be left out: the strict threshold refuses 5 % of the known
+        voices, and the default one is twice as far from their median.
 
         Parameters
         ----------
@@ -74,9 +76,13 @@ class Likeness:
                     others = [own for k, own in enumerate(rest) if k != out]
                     unknown += _best(others, held[out], ridge, quiet)
         means = _directions([[f for fold in own for f in fold] for own in features], contrast)
-        lenient = float(np.quantile(known, REFUSED)) if known else -1.0
-        if not known or not unknown:
-            return cls(means, lenient, lenient, None)
+        if not known:
+            return cls(means, -1.0, -1.0, None)
+        lenient = float(np.quantile(known, REFUSED))
+        if not unknown:
+            # nothing tells how unlike unknown voices are, so only outliers are unknown
+            outlying = 2 * lenient - float(np.median(known))
+            return cls(means, outlying, lenient, None)
         strict, error = equal_error(known, unknown)
         return cls(means, min(lenient, strict), strict, error)
 
