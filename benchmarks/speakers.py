@@ -30,7 +30,7 @@ import numpy as np
 from contest import CONSOLE, Contender, compete, machine, threads
 
 from pursuit.audio import Resampler, Speakers
-from pursuit.audio.noisy_speakers import FEATURES, observed
+from pursuit.audio.noisy_speakers import observed
 from pursuit.datasets.noise import noises
 from pursuit.datasets.speakers import RATE, read_folder
 from pursuit.experiments import noise_rivals, speaker_peers
@@ -98,19 +98,12 @@ class Gaussians:
 
     def fit(self, recordings: Recordings, rate: int) -> None:
         self.names = list(recordings)
-        seen = [np.concatenate(list(map(self._heard, waves))) for waves in recordings.values()]
+        seen = [np.concatenate([observed(w)[1] for w in waves]) for waves in recordings.values()]
         labels = np.repeat(np.arange(len(seen)), [len(own) for own in seen])
         self.model = noise_rivals.Gaussians(np.concatenate(seen), labels)
 
     def identify(self, wave: Array, rate: int) -> str:
-        return self.names[int(self.model.errors(self._heard(wave)).sum(0).argmin())]
-
-    @staticmethod
-    def _heard(wave: Array) -> Array:
-        """The features of frames that are at most 30 dB below the loudest."""
-        _, x = observed(wave)
-        power = (x ** (2 / FEATURES.power)).sum(1)
-        return x[power >= 1e-3 * power.max()]
+        return self.names[int(self.model.errors(observed(wave)[1]).sum(0).argmin())]
 
 
 class Embeddings:
