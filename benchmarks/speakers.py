@@ -7,9 +7,9 @@ DIR has the folders `speakers` and `speech_noise`. All sounds are at 8 kHz, the 
 networks that need 16 kHz get them resampled. Speakers are enrolled with clips of the role train, in
 an order that the seed draws; accuracies are those of the role test, and 1 / speakers by chance.
 Every third clip is tested in noise too: the kinds of noise in turn, at a level relative to that of
-the clip. Networks have rows if their packages are installed. Prints Markdown. The first three
-tables take about eight minutes on one core, and the table `enrolment`, for which every model is
-fitted four times, as long again.
+the clip. Networks have rows if their packages are installed. Prints Markdown. Most of the time goes
+to ECAPA and to fitting the encoder, which the table `enrolment` does four times; it is left out
+unless it is named. Fewer tables and rows make shorter runs.
 """
 
 from __future__ import annotations
