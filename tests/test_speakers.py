@@ -419,6 +419,22 @@ def test_the_exact_row_is_that_of_the_solver(ran: Ran) -> None:
     assert (excess <= 2e-3 * reference.clamp_min(1e-3)).all()
 
 
+def test_the_distance_is_that_of_the_codes(ran: Ran) -> None:
+    """Exact codes have none; those of the block encoder are computed again."""
+    experiment, result, _ = ran
+    assert result["rows"][EXACT]["sets"]["one"]["distance"] == 0
+    each = []
+    for seed in (0, 1):
+        x = torch.cat([s.signals for kind in experiment._sounds("one", seed) for s in kind])
+        exact = solve(experiment._model("one", seed), x, tol=SMALL.tol).codes
+        with torch.no_grad():
+            codes = experiment._approximate("one", seed)(x)
+        each.append(float((codes - exact).square().sum() / exact.square().sum()))
+    assert result["rows"][BLOCK]["sets"]["one"]["distance"] == pytest.approx(
+        np.mean(each), rel=0.01
+    )
+
+
 def test_encoders_start_from_the_approximation(ran: Ran) -> None:
     """The discriminative encoder is another one, and leaves the first as it was."""
     experiment, _, _ = ran

@@ -48,7 +48,7 @@ class Recipe:
     lam: float = 0.05
     layers: int = 2
     training: int = 12_000
-    approximation: int = 1500
+    approximation: int = 200
     discriminative: int = 300
     margin: float = 0.5
     tol: float = 1e-4

@@ -55,6 +55,7 @@ class SpeakersSettings(Recipe, Settings):
     role: str = "test"  # of the clips that are classified
     lengths: tuple[int, ...] = (62, 125, 250, 500)  # frames that are pooled; the last: 500
     draws: int = 10_000  # of the bootstrap
+    approximation: int = 1500  # more steps than for an encoder that goes on to discriminate
 
 
 class Reproduction(Experiment):
@@ -163,13 +164,17 @@ class Reproduction(Experiment):
     def _classified(
         self, name: str, seed: int, encoder: Callable[[str, int], Encode]
     ) -> dict[str, Any]:
-        """Decisions for every clip, and for every window of each length."""
+        """Decisions for every clip and window, and the distance of codes from the exact ones."""
         groups, encode = self._model(name, seed).block_labels.numpy(), encoder(name, seed)
         found: dict[str, Any] = {"clips": [], "windows": {}}
+        exact, squares = self._exact(name, seed), np.zeros(2)
         for kind, sounds in zip((SINGLE, MIXED), self._sounds(name, seed), strict=True):
             for sound in sounds:
                 with torch.no_grad():
-                    loud = energies(encode(sound.signals).numpy(), groups)
+                    codes = encode(sound.signals)
+                best = exact(sound.signals)
+                squares += [float((codes - best).square().sum()), float(best.square().sum())]
+                loud = energies(codes.numpy(), groups)
                 if sound.clips:
                     each = np.split(loud, np.cumsum(list(sound.clips.values()))[:-1])
                     for clip, own in zip(sound.clips, each, strict=True):
@@ -184,6 +189,7 @@ class Reproduction(Experiment):
                         [list(sound.speakers), window, place]
                         for place, window in enumerate(windows.tolist())
                     ]
+        found["distance"] = squares[0] / squares[1]
         return found
 
     def _embedded(self, name: str, peer: str) -> list[Any]:
@@ -220,6 +226,7 @@ class Reproduction(Experiment):
                 runs = [values[_part(name, row, seed)] for seed in settings.seeds]
                 each[name] = {
                     "clips": self._clips(runs),
+                    "distance": float(np.mean([run["distance"] for run in runs])),
                     "lengths": {
                         length: {kind: self._errors(runs, length, kind) for kind in (SINGLE, MIXED)}
                         for length in lengths

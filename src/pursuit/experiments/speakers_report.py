@@ -74,6 +74,7 @@ class SpeakersDescription(Description):
         )
         self._write_table(result, report)
         self._write_order(result, report)
+        self._write_distances(result, report)
         self._write_lengths(result, report)
         self._write_clips(result, report)
 
@@ -117,6 +118,18 @@ class SpeakersDescription(Description):
                 f"{row} minus exact: {means[row] - means[EXACT]:+.2f} percentage points "
                 f"[{low:+.2f}, {high:+.2f}]."
             )
+
+    def _write_distances(self, result: Mapping[str, Any], report: Report) -> None:
+        report.section("Distance from the exact codes")
+        rows = [
+            [row, *(f"{result['rows'][row]['sets'][name]['distance']:.3f}" for name in self.sets)]
+            for row in (COORDINATE, BLOCK)
+        ]
+        report.table(["", *self.sets], rows)
+        report.text(
+            "The sum of squared differences from the exact codes, relative to the sum of their "
+            "squares, over all frames of the sounds above."
+        )
 
     def _write_lengths(self, result: Mapping[str, Any], report: Report) -> None:
         report.section("Errors against the number of frames")
