@@ -124,3 +124,15 @@ def test_separation_examples() -> None:
     np.testing.assert_allclose(voice, namespace["voice"], atol=1e-4)
     exec(paper, namespace)
     assert namespace["paper"].separate(mixture, 44_100).voice.shape == mixture.shape
+
+
+def test_speakers_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("soxr")
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {}
+    (code,) = blocks("docs/speakers.md")
+    exec(code, namespace)
+    found, when, latest = (namespace[name] for name in ("found", "when", "latest"))
+    assert set(found.scores) == set(latest.scores) == {"low", "high"}
+    assert when.scores.shape == (len(when.times), 2)
+    assert (tmp_path / "voices.safetensors").is_file()
