@@ -1,4 +1,4 @@
-"""Separating sounds: spectra and sample rates, in batches and as live streams, and metrics.
+"""Separating sounds, recognising speakers: spectra, sample rates, live streams, and metrics.
 
 The public names are resolved when they are first used: streams run without torch.
 """
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .features import Features
     from .metrics import Improvement, Sources, improvement, mean_improvement, sdr
     from .mixtures import Mixtures, Pair
+    from .noisy_speakers import Denoised, Heard, NoisySpeakers
     from .resampling import Bands, BandSplit, Resampler
     from .separation import Separated, Separator, SeparatorStream
     from .spectrogram import STFT, Analysis, Synthesis
@@ -21,14 +22,16 @@ _NAMES_OF = {
     ".features": "Features",
     ".metrics": "Improvement Sources improvement mean_improvement sdr",
     ".mixtures": "Mixtures Pair",
+    ".noisy_speakers": "Denoised Heard NoisySpeakers",
     ".resampling": "BandSplit Bands Resampler",
     ".separation": "Separated Separator SeparatorStream",
     ".spectrogram": "Analysis STFT Synthesis",
 }
 _NAMES = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
 
-__all__ = ["STFT", "Analysis", "BandSplit", "Bands", "Features", "Improvement", "Mixtures", "Pair"]
-__all__ += ["Resampler", "Separated", "Separator", "SeparatorStream", "Sources", "Synthesis"]
+__all__ = ["STFT", "Analysis", "BandSplit", "Bands", "Denoised", "Features", "Heard", "Improvement"]
+__all__ += ["Mixtures", "NoisySpeakers", "Pair", "Resampler", "Separated", "Separator"]
+__all__ += ["SeparatorStream", "Sources", "Synthesis"]
 __all__ += ["improvement", "mean_improvement", "sdr"]
 
 
