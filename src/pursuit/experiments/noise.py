@@ -214,8 +214,9 @@ class Reproduction(Experiment):
         settings = self.settings
         depth = settings.layers if layers is None else layers
         noise = [wave for kind, wave in self.training_noises.items() if kind != without]
-        options = {"atoms": settings.atoms, "lam_star": settings.lam_star}
-        return NoisySpeakers.learn(self.speech, noise, layers=depth, **options)
+        return NoisySpeakers.learn(
+            self.speech, noise, atoms=settings.atoms, lam_star=settings.lam_star, layers=depth
+        )
 
     def _separate(self, seed: int, without: str | None = None) -> NoisySpeakers:
         """Encoders trained to separate speech from noise."""
