@@ -142,7 +142,7 @@ class NoiseDescription(Description):
             other = result["unseen"].get(row)
             cells.append("" if other is None else _interval(other["mean"], other["interval"]))
             table.append([row, *cells])
-        names = [f"{float(snr):+.0f} dB" for snr in every]
+        names = [f"{float(snr):g} dB" for snr in every]
         report.table(["", *names, "unseen noise, 0 dB"], table)
         report.text(
             f"Ratios other than 0 dB and unseen noises are those of one clip of "

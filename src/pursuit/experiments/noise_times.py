@@ -23,7 +23,7 @@ GAP = 1e-3
 #: numbers of iterations of FISTA that are tried, until all gaps are small enough
 ITERATIONS = (10, 20, 40, 80, 160, 320, 640, 1280)
 #: how often everything is measured
-REPEATS = 3
+REPEATS = 5
 
 ENCODERS, SOLVER, FISTA = "encoders", "exact, our solver", "exact, FISTA"
 
