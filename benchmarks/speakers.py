@@ -29,11 +29,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before NumPy is imported
 import numpy as np
 from contest import CONSOLE, Contender, compete, machine, threads
 
-from pursuit.audio import Resampler, Speakers
+from pursuit.audio import Speakers
 from pursuit.audio.noisy_speakers import observed
 from pursuit.datasets.noise import noises
 from pursuit.datasets.speakers import RATE, read_folder
 from pursuit.experiments import noise_rivals, speaker_peers
+from pursuit.experiments.speaker_peers import cosines, profile, resampled
 from pursuit.report import Report
 
 Array = np.ndarray[Any, Any]
@@ -118,18 +119,13 @@ class Embeddings:
 
     def fit(self, recordings: Recordings, rate: int) -> None:
         self.profiles = {
-            name: speaker_peers.profile(self.embed, [resampled(wave, rate) for wave in waves])
+            name: profile(self.embed, [resampled(wave, rate) for wave in waves])
             for name, waves in recordings.items()
         }
 
     def identify(self, wave: Array, rate: int) -> str:
-        cosines = speaker_peers.cosines(self.embed(resampled(wave, rate)), self.profiles)
-        return max(cosines, key=cosines.__getitem__)
-
-
-def resampled(wave: Array, rate: int) -> Array:
-    stream = Resampler(rate, speaker_peers.RATE)
-    return np.concatenate([stream.push(wave), stream.flush()])
+        scores = cosines(self.embed(resampled(wave, rate)), self.profiles)
+        return max(scores, key=scores.__getitem__)
 
 
 class Memory(dict[bytes, Array]):

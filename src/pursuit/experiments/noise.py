@@ -31,6 +31,8 @@ from ..progress import Callback
 from . import noise_rivals, noise_times
 from .frame import Description, Experiment, Part, Settings
 from .intervals import bootstrap
+from .peers import installed
+from .speaker_peers import PEERS, cosines, profile, resampled
 
 EXACT, SUPERVISED, DISCRIMINATIVE = "exact", "supervised", "discriminative"
 GAUSSIANS, NETWORK = "Gaussians", "log-mel network"
@@ -52,10 +54,6 @@ MAIN = 0.0
 
 #: the errors of a wave, (frames, speakers); the smallest sum over the frames decides
 Errors = Callable[[Array], Array]
-
-#: other packages by name: from the clean training clips of each speaker to the errors of a noisy
-#: wave, of shape (1, speakers), such as negative cosines of embeddings
-PEERS: dict[str, Callable[[Mapping[str, Sequence[Array]]], Errors]] = {}
 
 
 @dataclass(frozen=True)
@@ -196,7 +194,7 @@ class Reproduction(Experiment):
             for seed, row in product(self.settings.seeds, (SUPERVISED, DISCRIMINATIVE))
         ]
         single: dict[str, Callable[[], Any]] = {EXACT: self._exact, GAUSSIANS: self._gaussians}
-        single |= {name: partial(self._peer, enrol) for name, enrol in PEERS.items()}
+        single |= {name: partial(self._peer, name) for name in installed(PEERS)}
         single["times"] = self._times
         networks = [
             Part(_part(NETWORK, seed), f"{NETWORK}, seed {seed}", partial(self._network, seed))
@@ -282,8 +280,19 @@ class Reproduction(Experiment):
         count = sum(parameter.numel() for parameter in network.parameters())
         return {**self._classified(_of_features(network), lengths=()), "parameters": count}
 
-    def _peer(self, enrol: Callable[[Mapping[str, Sequence[Array]]], Errors]) -> dict[str, Any]:
-        return self._classified(enrol(self.speech), lengths=())
+    def _peer(self, name: str) -> dict[str, Any]:
+        """Decisions by the nearest mean embedding of the clean training clips."""
+        embed = PEERS[name].load()
+        profiles = {
+            who: profile(embed, [resampled(wave, corpus.RATE) for wave in waves])
+            for who, waves in self.speech.items()
+        }
+
+        def errors(wave: Array) -> Array:
+            return -np.array([[*cosines(embed(resampled(wave, corpus.RATE)), profiles).values()]])
+
+        found = self._classified(errors, lengths=())
+        return {**found, "parameters": PEERS[name].parameters}
 
     def _unseen(self, kind: str) -> list[Any]:
         """Decisions for a noise that dictionaries and encoders were not trained on."""
@@ -342,6 +351,8 @@ class Reproduction(Experiment):
         for row in (*METHODS, *PEERS):
             keys = [_part(row), *(_part(row, seed) for seed in settings.seeds)]
             runs = [values[key] for key in keys if key in values]
+            if not runs:  # a package that is not installed
+                continue
             rows[row] = {
                 "snr": {snr: self._rates(runs, snr) for snr in runs[0]["decisions"]},
                 "lengths": {

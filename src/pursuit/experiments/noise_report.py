@@ -22,6 +22,7 @@ from .noise import (
     Reproduction,
 )
 from .noise_times import ENCODERS, FISTA, SOLVER
+from .speaker_peers import PEERS
 
 
 class NoiseDescription(Description):
@@ -118,6 +119,15 @@ class NoiseDescription(Description):
             f"same mixtures. Intervals: 95 %, by a bootstrap of {self.settings.draws} draws of "
             "clips, each with all of its noises."
         )
+        if any(peer in rows for peer in PEERS):
+            report.text(
+                "Other packages embed a clip by a network that learned from thousands of other "
+                "speakers; the nearest mean of the clean training clips is recognised. They have "
+                "not heard these noises."
+            )
+        for peer in PEERS.values():
+            if not peer.installed:
+                report.text(f"{peer.sentence}.")
 
     def _write_differences(self, result: Mapping[str, Any], report: Report) -> None:
         rows = []

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ..audio.resampling import Resampler
 from .peers import Peer, file
 
 Array = np.ndarray[Any, Any]
@@ -44,6 +45,13 @@ class SpeakerPeer(Peer[Embed]):
     def bytes(self) -> int:
         """The size of its weights, in single precision."""
         return 4 * self.parameters
+
+
+def resampled(wave: Array, rate: int) -> Array:
+    """Return a wave at the rate of the networks."""
+    stream = Resampler(rate, RATE)
+    found: Array = np.concatenate([stream.push(wave), stream.flush()])
+    return found
 
 
 def profile(embed: Embed, waves: Sequence[Array]) -> Array:
