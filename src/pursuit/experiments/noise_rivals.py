@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cache
 from typing import cast
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from ..audio.envelope import Envelope
 from ..audio.noisy_speakers import FEATURES
 from ..audio.noisy_training import NoisySpeech
 from ..audio.streams import Array
@@ -28,23 +30,17 @@ RIDGE = 1e-3
 WARM_UP, RATE = 50, 3e-3
 
 
-def mel_filters(bands: int = BANDS) -> Array:
-    """The weights of the bins in triangular bands on the mel scale, (bands, bins); sums are 1."""
-    hertz = FEATURES.rate / FEATURES.window
-    edges = 700 * np.expm1(np.linspace(0, np.log1p(FEATURES.rate / 1400), bands + 2))
-    low, centre, high = (edges[k : k + bands, None] for k in range(3))
-    bins = np.arange(FEATURES.stft.bins) * hertz
-    below, above = np.maximum(centre - low, hertz), np.maximum(high - centre, hertz)
-    away = bins - centre
-    weights = np.maximum(0, 1 - np.where(away < 0, -away / below, away / above))
-    filters: Array = (weights / weights.sum(1, keepdims=True)).astype(np.float32)
-    return filters
+@cache
+def _filters() -> Array:
+    """The weights of the bins in triangular bands on the mel scale, (BANDS, bins); sums are 1."""
+    narrow = FEATURES.rate / FEATURES.window
+    return Envelope(BANDS, FEATURES.rate, FEATURES.window, FEATURES.hop, narrow).filters
 
 
 def log_mel(x: Array) -> Array:
     """Logarithms of the power in bands, (frames, bands), from the features of `observed`."""
     power = x ** (2 / FEATURES.power)
-    logs: Array = np.log(power @ mel_filters().T + FLOOR)
+    logs: Array = np.log(power @ _filters().T + FLOOR)
     return logs
 
 
