@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .features import Features
     from .metrics import Improvement, Sources, improvement, mean_improvement, sdr
     from .mixtures import Mixtures, Pair
+    from .noisy_speakers import Denoised, Heard, NoisySpeakers
     from .resampling import Bands, BandSplit, Resampler
     from .separation import Separated, Separator, SeparatorStream
     from .speaker_recipe import Recipe
@@ -23,6 +24,7 @@ _NAMES_OF = {
     ".features": "Features",
     ".metrics": "Improvement Sources improvement mean_improvement sdr",
     ".mixtures": "Mixtures Pair",
+    ".noisy_speakers": "Denoised Heard NoisySpeakers",
     ".resampling": "BandSplit Bands Resampler",
     ".separation": "Separated Separator SeparatorStream",
     ".speaker_recipe": "Recipe",
@@ -31,10 +33,10 @@ _NAMES_OF = {
 }
 _NAMES = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
 
-__all__ = ["STFT", "Analysis", "BandSplit", "Bands", "Features", "Identification", "Improvement"]
-__all__ += ["Mixtures", "Pair", "Recipe", "Resampler", "Separated", "Separator", "SeparatorStream"]
-__all__ += ["Sources", "SpeakerStream", "Speakers", "Synthesis", "Timeline", "improvement"]
-__all__ += ["mean_improvement", "sdr"]
+__all__ = ["STFT", "Analysis", "BandSplit", "Bands", "Denoised", "Features", "Heard"]
+__all__ += ["Identification", "Improvement", "Mixtures", "NoisySpeakers", "Pair", "Recipe"]
+__all__ += ["Resampler", "Separated", "Separator", "SeparatorStream", "Sources", "SpeakerStream"]
+__all__ += ["Speakers", "Synthesis", "Timeline", "improvement", "mean_improvement", "sdr"]
 
 
 def __getattr__(name: str) -> Any:

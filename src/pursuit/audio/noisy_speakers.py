@@ -151,7 +151,8 @@ class NoisySpeakers:
             As for `learn`.
         regime : {"supervised", "discriminative"}
             "supervised": each encoder learns to separate the speech of its speaker from noise.
-            "discriminative": the pooled error of the right speaker is to be the smallest.
+            "discriminative": the pooled error of the right speaker is to be the smallest; it is
+            best to train with "supervised" before.
         steps, seed, callback, checkpoint
             As for `pursuit.fit`; `steps` has a default for each regime.
         **options

@@ -116,7 +116,7 @@ class Reproduction(Experiment):
         if not quick:
             return NoiseSettings()
         return NoiseSettings(
-            seeds=(0,), clips=10, supervised=10, discriminative=10, unseen=2, segments=10,
+            seeds=(0,), clips=10, atoms=15, supervised=10, discriminative=10, unseen=2, segments=10,
             batches=30, network=20, others=(5.0,), every=5, lengths=(31, 125),
         )  # fmt: skip
 
@@ -214,8 +214,9 @@ class Reproduction(Experiment):
         settings = self.settings
         depth = settings.layers if layers is None else layers
         noise = [wave for kind, wave in self.training_noises.items() if kind != without]
-        options = {"atoms": settings.atoms, "lam_star": settings.lam_star}
-        return NoisySpeakers.learn(self.speech, noise, layers=depth, **options)
+        return NoisySpeakers.learn(
+            self.speech, noise, atoms=settings.atoms, lam_star=settings.lam_star, layers=depth
+        )
 
     def _separate(self, seed: int, without: str | None = None) -> NoisySpeakers:
         """Encoders trained to separate speech from noise."""
@@ -292,7 +293,7 @@ class Reproduction(Experiment):
         return self._decisions(speakers.errors, MAIN, self.settings.every, kind)
 
     def _times(self) -> dict[str, Any]:
-        mixtures = list(self.mixtures(every=max(1, len(self.clips) // 2)))
+        mixtures = list(self.mixtures(every=len(self.clips)))  # one clip with all noises
         return noise_times.measure(self._learned(), [mixture.wave for mixture in mixtures])
 
     def _classified(

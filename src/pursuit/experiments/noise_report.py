@@ -7,6 +7,7 @@ from typing import Any
 
 from .. import plots
 from ..audio.metrics import CONVENTIONS
+from ..audio.noisy_training import PARTS
 from ..datasets import noise as corpus
 from ..report import Report
 from .frame import Description
@@ -62,7 +63,8 @@ class NoiseDescription(Description):
             "speech and noise: compressed magnitudes do not add up.",
             "The discriminative loss of the paper, a hinge for each frame, is replaced by the "
             "cross-entropy of the decision: of errors that are summed over the frames of a "
-            "segment of one second. On the validation clips it was better (see the manual).",
+            "segment of one second, which was better on the validation clips, plus "
+            f"{PARTS} times the supervised loss. Training starts from the supervised encoders.",
             f"Training: {settings.supervised} and {settings.discriminative} steps of "
             f"{settings.segments} random mixtures from -5 to 5 dB; dictionaries and exact codes "
             "do not depend on the seed. All choices were made on the validation clips.",
@@ -140,7 +142,7 @@ class NoiseDescription(Description):
             other = result["unseen"].get(row)
             cells.append("" if other is None else _interval(other["mean"], other["interval"]))
             table.append([row, *cells])
-        names = [f"{float(snr):+.0f} dB" for snr in every]
+        names = [f"{float(snr):g} dB" for snr in every]
         report.table(["", *names, "unseen noise, 0 dB"], table)
         report.text(
             f"Ratios other than 0 dB and unseen noises are those of one clip of "
