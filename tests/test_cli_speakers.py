@@ -80,7 +80,7 @@ def test_what_fit_writes_and_says(fitted: Any) -> None:
     path, written, _ = fitted
     assert written["names"] == sorted(NAMES.values())
     assert written["bytes"] == path.stat().st_size < 400_000
-    assert (written["speakers"], written["recordings"], written["held_out"]) == (3, 12, 6)
+    assert (written["speakers"], written["recordings"], written["held_out"]) == (3, 12, 12)
     assert 0 <= written["accuracy"] <= 1
     assert written["duration"] == pytest.approx(24, abs=0.5)
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
@@ -104,7 +104,7 @@ def test_the_summary_is_for_readers(fitted: Any, capsys: pytest.CaptureFixture[s
     path, written, _ = fitted
     text = _summary(written)
     assert f"{path}: 3 speakers, {written['bytes'] / 1000:.0f} kB; 12 recordings" in text
-    assert f"accuracy {100 * written['accuracy']:.0f} % on 6 recordings held out" in text
+    assert f"accuracy {100 * written['accuracy']:.0f} % on 12 recordings held out" in text
     assert "too short to estimate" in _summary({**written, "accuracy": None})
 
 

@@ -299,8 +299,8 @@ def test_the_supervised_loss_is_that_of_its_formula(small: tuple[pu.EncoderBank,
         total += float((noise - batch.targets["low_rank"][row]).square().sum())
         total += float((speech - batch.targets["sparse"][row]).square().sum())
     regime = SpeechParts()
-    assert float(regime(bank, batch)) == pytest.approx(total / 6)
-    assert float(regime.loss(bank, batch, bank(batch.x))) == pytest.approx(total / 6)
+    assert regime(bank, batch).item() == pytest.approx(total / 6)
+    assert regime.loss(bank, batch, bank(batch.x)).item() == pytest.approx(total / 6)
 
 
 @pytest.mark.parametrize("regime", [PooledErrors(3), SpeechParts()], ids=lambda r: r.name)
@@ -317,7 +317,7 @@ def test_gradients_of_the_losses_are_those_of_differences(
         values = []
         for sign in (1, -1):
             atoms[place] += sign * step
-            values.append(float(regime(bank, batch)))
+            values.append(regime(bank, batch).item())
             atoms[place] -= sign * step
         difference = (values[0] - values[1]) / (2 * step)
         assert float(gradient[place]) == pytest.approx(difference, rel=1e-4, abs=1e-7)

@@ -334,14 +334,13 @@ def test_what_a_fit_reports(speakers: Speakers) -> None:
     training = speakers.info["training"]
     assert (training["speakers"], training["recordings"]) == (3, 12)
     assert training["duration"] == pytest.approx(24)
-    # of four recordings, two are in the first of three parts
-    assert training["held_out"] == 6
-    assert training["held_out_seconds"] == pytest.approx(12)
+    assert training["held_out"] == 12
+    assert training["held_out_seconds"] == pytest.approx(24)
     assert 0.5 < training["accuracy"] <= 1
 
 
 def test_held_out_recordings_are_not_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first model of a fit has none of the recordings that it is tested on."""
+    """The first models of a fit have none of the recordings that they are tested on."""
     from pursuit.audio import speaker_training
 
     models = []
@@ -352,21 +351,27 @@ def test_held_out_recordings_are_not_trained_on(monkeypatch: pytest.MonkeyPatch)
         return enrolled(clips, *rest)
 
     monkeypatch.setattr(speaker_training, "_enrolled", spied)
-    tested = []
+    tested: list[list[Array]] = [[], [], []]
     identify = Speakers.identify
 
     def heard(self: Speakers, wave: Array, *rest: Any, **options: Any) -> Identification:
-        tested.append(wave)
+        tested[len(models) - 1].append(wave)
         return identify(self, wave, *rest, **options)
 
     monkeypatch.setattr(Speakers, "identify", heard)
     quick = Recipe(atoms=4, passes=1, training=300, approximation=5, discriminative=5, tol=1e-2)
     Speakers.fit(voices(3), RATE, noisy=False, recipe=quick)
-    first, last = ([wave for own in model.values() for wave in own] for model in models)
-    assert (len(first), len(tested), len(last)) == (6, 3, 9)
-    for wave in tested:
-        assert not any(wave.shape == own.shape and np.array_equal(wave, own) for own in first)
-        assert any(wave.shape == own.shape and np.array_equal(wave, own) for own in last)
+    *others, last = ([wave for own in model.values() for wave in own] for model in models)
+    assert ([len(own) for own in others], len(last)) == ([6, 6, 6], 9)
+
+    def among(wave: Array, waves: list[Array]) -> bool:
+        return any(wave.shape == own.shape and np.array_equal(wave, own) for own in waves)
+
+    for trained, heard_waves in zip(others, tested, strict=True):
+        assert len(heard_waves) == 3
+        for wave in heard_waves:
+            assert not among(wave, trained)
+            assert among(wave, last)
 
 
 def test_recordings_are_divided() -> None:
@@ -396,7 +401,10 @@ def test_one_recording_is_enough_and_the_seed_decides() -> None:
     assert found[0] == found[1]
     assert found[0].scores != found[2].scores
     stages = {now.stage.partition(":")[0] for now in told}
-    assert stages == {"estimating the accuracy", "learning"}
+    assert stages == {
+        *(f"estimating the accuracy, {k} of 3" for k in (1, 2, 3)),
+        "learning",
+    }
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from .speakers import Speakers
 from .speech import SHORTEST, prepared
 from .streams import Array
 
-#: the recordings of a speaker are divided into this many parts, of which one is held out
+#: the recordings of a speaker are divided into this many parts, each held out in turn
 FOLDS = 3
 
 
@@ -233,23 +233,24 @@ def _held_out(
     seed: int,
     callback: Callback | None,
 ) -> dict[str, Any]:
-    """The accuracy on the first part of the recordings of a model of the others."""
-    held = {name: own[0] for name, own in zip(names, parts, strict=True)}
-    tested = [(name, wave) for name, waves in held.items() for wave in waves]
-    if not tested:
-        return {"accuracy": None, "held_out": 0, "held_out_seconds": 0.0}
-    rest = [[[], *own[1:]] for own in parts]
-    clips = {n: [w for p in own for w in p] for n, own in zip(names, rest, strict=True)}
-    staged = _staged(callback, "estimating the accuracy")
-    model = _enrolled(clips, rest, recipe, seed, staged)
-    right = 0
-    for name, wave in tested:
-        found = model.identify(wave, model.rate, threshold=-1.0)
-        right += found.speaker == name
+    """The accuracy on each part of the recordings of a model of the others."""
+    right: list[bool] = []
+    samples = 0
+    for fold in range(FOLDS):
+        held = [(name, w) for name, own in zip(names, parts, strict=True) for w in own[fold]]
+        rest = [[part for k, part in enumerate(own) if k != fold] for own in parts]
+        clips = {n: [w for part in own for w in part] for n, own in zip(names, rest, strict=True)}
+        if not held or not all(clips.values()):
+            continue
+        stage = f"estimating the accuracy, {fold + 1} of {FOLDS}"
+        model = _enrolled(clips, rest, recipe, seed, _staged(callback, stage))
+        found = [model.identify(wave, model.rate, threshold=-1.0) for _, wave in held]
+        right += [each.speaker == name for each, (name, _) in zip(found, held, strict=True)]
+        samples += sum(len(wave) for _, wave in held)
     return {
-        "accuracy": right / len(tested),
-        "held_out": len(tested),
-        "held_out_seconds": sum(len(wave) for _, wave in tested) / model.rate,
+        "accuracy": float(np.mean(right)) if right else None,
+        "held_out": len(right),
+        "held_out_seconds": samples / recipe.envelope.rate,
     }
 
 

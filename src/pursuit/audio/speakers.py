@@ -170,8 +170,8 @@ class Speakers:
     ) -> Speakers:
         """Learn to recognise speakers.
 
-        A third of the recordings is held out first, to estimate the accuracy: ``info["training"]``
-        has it. The model in use is then learned from all of them.
+        Each third of the recordings is held out first, to estimate the accuracy of a model of the
+        others: ``info["training"]`` has it. The model in use is then learned from all of them.
 
         Parameters
         ----------
