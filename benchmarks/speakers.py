@@ -42,6 +42,8 @@ Array = np.ndarray[Any, Any]
 Recordings = Mapping[str, Sequence[Array]]
 Labelled = tuple[str, Array]
 
+#: the rows of this package
+PURSUIT, NOISY = "pursuit", "pursuit, noisy"
 #: seconds of enrolment and of what is identified, and decibels of the speech over the noise
 ENROLMENTS, LENGTHS, LEVELS = (2, 5, 20), (0.5, 1, 2, 4), (0, -5)
 #: seconds from one tested piece to the next, and of what is timed
@@ -66,10 +68,10 @@ class Identifier(Protocol):
 
 
 class Encoder:
-    """A HiLasso with a group for each speaker, and its encoder of two layers: `Speakers`."""
+    """`Speakers`: with encoders of a HiLasso, or with those for noise, trained on other noise."""
 
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
+    def __init__(self, seed: int, noise: Sequence[Array] | None = None) -> None:
+        self.seed, self.noise = seed, noise
 
     @property
     def bytes(self) -> int:
@@ -79,11 +81,15 @@ class Encoder:
             return path.stat().st_size
 
     def fit(self, recordings: Recordings, rate: int) -> None:
-        self.speakers = Speakers.fit(recordings, rate, seed=self.seed)
+        noisy = self.noise is not None
+        self.speakers = Speakers.fit(
+            recordings, rate, noisy=noisy, noise=self.noise, seed=self.seed
+        )
 
     def identify(self, wave: Array, rate: int) -> str | None:
+        noisy = self.noise is not None
         try:
-            return self.speakers.identify(wave, rate, threshold=-1.0).speaker
+            return self.speakers.identify(wave, rate, noisy=noisy, threshold=-1.0).speaker
         except ValueError:  # too little of it is speech
             return None
 
@@ -155,6 +161,7 @@ class Sounds:
         }
         self.test = read(folder, name, "test")
         self.noise = [noise.read() for noise in noises(folder, "test")]
+        self.training_noise = [noise.read() for noise in noises(folder, "train")]
 
     def enrolment(self, seconds: float) -> dict[str, list[Array]]:
         """The first training clips of each speaker, together this long.
@@ -214,14 +221,14 @@ def main() -> None:
     parser.add_argument("--set", default="emodb", help="the set of speakers")
     names = ("size", "length", "noise", "enrolment")
     parser.add_argument("--tables", nargs="+", choices=names, default=names[:3])
-    rows = ("pursuit", "Gaussians", *speaker_peers.PEERS)
+    rows = (PURSUIT, NOISY, "Gaussians", *speaker_peers.PEERS)
     parser.add_argument("--rows", nargs="+", choices=rows, default=rows)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     CONSOLE.print(machine())
     sounds = Sounds(arguments.data, arguments.set, arguments.seed)
-    makers, memories = _makers(arguments.rows, arguments.seed)
+    makers, memories = _makers(arguments.rows, arguments.seed, sounds.training_noise)
     report = Report(f"Speakers of {arguments.set}")
     with threads(1):
         fitted, took = {}, {}
@@ -246,11 +253,12 @@ def main() -> None:
 
 
 def _makers(
-    rows: Sequence[str], seed: int
+    rows: Sequence[str], seed: int, noise: Sequence[Array]
 ) -> tuple[dict[str, Callable[[], Identifier]], list[Memory]]:
     """What makes the identifiers of each row, and the memories of the networks among them."""
     makers: dict[str, Callable[[], Identifier]] = {
-        "pursuit": partial(Encoder, seed),
+        PURSUIT: partial(Encoder, seed),
+        NOISY: partial(Encoder, seed, noise),
         "Gaussians": Gaussians,
     }
     memories = []
