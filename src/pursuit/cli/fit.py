@@ -169,7 +169,8 @@ def fit(
     pursuit identify.
 
     After an interruption the same command continues the run; the result is
-    the same as without the interruption.
+    the same as without the interruption. The kind speakers, which takes a
+    few minutes, begins again.
 
     The data are not changed; only patches of pictures are centred and scaled.
 
