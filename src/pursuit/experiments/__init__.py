@@ -40,7 +40,7 @@ EXPERIMENTS = {
     "speakers": Entry(
         "speakers recognised by HiLasso and its encoders, alone and in mixtures of two",
         "--data with a folder of speakers and their splits.csv (needs pursuit[audio])",
-        "an hour, with --quick a few minutes",
+        "half an hour, with --quick a minute",
     ),
     "noise": Entry(
         "speakers recognised in noise by low-rank NMF and its encoders, and their speech denoised",
