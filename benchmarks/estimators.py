@@ -107,7 +107,7 @@ def tensorly_pca(x: Array) -> tuple[Array, Array]:
     from tensorly.decomposition import robust_pca
 
     lam = 1 / math.sqrt(max(x.shape))
-    return robust_pca(x, reg_E=lam, learning_rate=1.1, n_iter_max=100, verbose=False)  # type: ignore[no-any-return]
+    return robust_pca(x, reg_E=lam, learning_rate=1.1, n_iter_max=100, verbose=False)
 
 
 def packaged_pca(x: Array, rank: int) -> Array:

@@ -92,7 +92,9 @@ class Encoder:
         noisy = self.noise is not None
         try:
             return self.speakers.identify(wave, rate, noisy=noisy, threshold=-1.0).speaker
-        except ValueError:  # too little of it is speech
+        except ValueError as error:
+            if "no speech is heard" not in str(error):
+                raise
             return None
 
 

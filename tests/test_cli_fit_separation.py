@@ -7,12 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
 
 from processes import assert_refused, pursuit
 from pursuit.audio import Separator
 from pursuit.datasets.stems import read_folder, read_pairs
-
-soundfile = pytest.importorskip("soundfile")
 
 
 @pytest.fixture(scope="module")

@@ -12,15 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 
 from processes import ENVIRONMENT, assert_refused, errors_of, pursuit, python
 from pursuit.audio import Speakers
 from pursuit.datasets import voices
 from test_cli import imported
 from voicing import RATE, VOICES, speech
-
-soundfile = pytest.importorskip("soundfile")
-pytest.importorskip("soxr")
 
 #: the folders of the speakers
 NAMES = {"anna": "Anna Müller", "bert": "bert", "cleo": "クレオ"}

@@ -114,7 +114,6 @@ def test_links_lead_somewhere(document: str | Path) -> None:
 
 
 def test_separation_examples() -> None:
-    pytest.importorskip("soxr")
     run, paper = blocks("docs/separation.md")
     namespace: dict[str, object] = {}
     exec(run, namespace)
@@ -127,7 +126,6 @@ def test_separation_examples() -> None:
 
 
 def test_speakers_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("soxr")
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {}
     (code,) = blocks("docs/speakers.md")

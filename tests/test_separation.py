@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -384,13 +383,10 @@ def test_pretrained_models_are_small_causal_and_run_without_torch(latency: str) 
     np.testing.assert_allclose(first[:latest], second[:latest], rtol=0, atol=1e-6)
 
 
-def test_the_pretrained_model_separates_singers_it_has_not_heard() -> None:
+def test_the_pretrained_model_separates_singers_it_has_not_heard(data_folder: Path) -> None:
     """A clip of each of the twelve test singers; the whole test set is part of `reproduce`."""
-    data = os.environ.get("PURSUIT_DATA")
-    if data is None:
-        pytest.skip("PURSUIT_DATA is not set: the folder with the clips of MIR-1K")
     separator, found = Separator.pretrained(), []
-    for clip in read_folder(data, "test")[::5]:
+    for clip in read_folder(data_folder, "test")[::5]:
         music, voice = clip.read()
         mixture = music + voice
         estimate = pu.audio.Sources(*separator.separate(mixture, RATE))

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.stats
+import soundfile
 import torch
 
 from processes import assert_refused, pursuit
@@ -28,10 +29,6 @@ from pursuit.experiments.intervals import bootstrap
 from pursuit.experiments.singing import DIRECT, EXACT, IDEAL, MASKED, RIVAL, SUPERVISED
 from pursuit.experiments.singing_scores import Example, Scorer, read
 from pursuit.models import Parts
-
-soundfile = pytest.importorskip("soundfile")
-pytest.importorskip("torchmetrics")
-pytest.importorskip("soxr")
 
 Array = np.ndarray[Any, Any]
 

@@ -11,6 +11,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import scipy.signal
+import soundfile
 import torch
 
 import pursuit as pu
@@ -27,9 +28,6 @@ from pursuit.experiments.speakers import BLOCK, COORDINATE, DISCRIMINATIVE, EXAC
 from pursuit.experiments.speakers_sounds import Collection
 from pursuit.solvers.solve import solve
 from voicing import VOICES, speech
-
-soundfile = pytest.importorskip("soundfile")
-pytest.importorskip("soxr")
 
 Array = np.ndarray[Any, Any]
 

@@ -23,8 +23,6 @@ from pursuit.files import open_saved
 from pursuit.progress import Progress
 from voicing import RATE, VOICES, speech
 
-pytest.importorskip("soxr")
-
 Array = np.ndarray[Any, Any]
 
 QUICK = Recipe(atoms=10, passes=2, training=1500, approximation=80, discriminative=40, tol=1e-2)
