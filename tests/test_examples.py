@@ -108,5 +108,7 @@ def test_an_example_makes_its_point(name: str, tmp_path: Path) -> None:
         text=True,
     )
     assert result.returncode == 0, result.stderr
-    assert result.stderr == ""
+    # a clean checkout compiles, and says so
+    warnings = [row for row in result.stderr.splitlines() if not row.startswith("compiling the ")]
+    assert warnings == []
     EXAMPLES[name](result.stdout)
