@@ -91,7 +91,7 @@ class Transformation(ABC):
         """Return what the window shows of pictures (n, H, W) or (n, channels, H, W)."""
         if pictures.ndim == 3:
             return self.warp(pictures[:, None], parameters)[:, 0]
-        self._check(pictures, parameters)
+        self.check(pictures, parameters)
         height, width = pictures.shape[-2:]
         moved = parameters @ self.fields.to(parameters).flatten(1)
         down, right = moved.reshape(-1, 2, *self.size).unbind(1)
@@ -141,7 +141,8 @@ class Transformation(ABC):
         limit = "" if self.limit is None else f", limit={self.limit:g}"
         return f"{type(self).__name__}(size={self.size}{limit})"
 
-    def _check(self, pictures: Tensor, parameters: Tensor) -> None:
+    def check(self, pictures: Tensor, parameters: Tensor) -> None:
+        """Raise a ValueError unless the shapes of pictures and parameters fit."""
         self.room(pictures.shape)
         if parameters.shape != (len(pictures), self.parameters):
             raise ValueError(
@@ -161,7 +162,7 @@ class Translation(Transformation):
     tensor([13.5000, 14.5000, 15.5000, 16.5000])
     """
 
-    columns = ("x", "y")
+    columns: ClassVar[tuple[str, ...]] = ("x", "y")
 
     def _fields(self, y: Tensor, x: Tensor) -> list[tuple[Tensor, Tensor]]:
         one, zero = torch.ones_like(y), torch.zeros_like(y)

@@ -1,0 +1,306 @@
+"""align: the transformation of each new picture under which a model describes it best.
+
+The loss is ``F(g_p(x), z(g_p(x)))``, the objective of the model at what the window shows, with the
+codes of an encoder or exact codes. Its gradient with respect to p has two parts, one through the
+signal that codes are compared with, and one through the codes; for exact codes the second is zero.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._checks import dtype_name
+from ..encoders.trainable import Trainable, require_members
+from ..models import SparseModel
+from ..progress import Callback, Progress
+from ..solvers.solve import solve
+from .robust import (
+    FIRST,
+    LONGEST,
+    SQUARES,
+    Linear,
+    approach,
+    averaged,
+    capped,
+    normal_equations,
+    smooth,
+)
+from .transformations import Transformation, with_slopes
+
+#: pictures that are aligned together
+TOGETHER = 64
+#: the damping of the first step, and its factors after a step that is taken and one that is not
+DAMPING, LESS, MORE = 1e-3, 0.2, 8.0
+#: the smallest ridge of the scores, as a fraction of the mean energy of an atom
+LEAST_RIDGE = 1e-6
+TINY = 1e-12
+
+Codes = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Alignment:
+    """Pictures and their transformations.
+
+    Attributes
+    ----------
+    transformation
+        The kind of transformation.
+    parameters
+        The parameters of each picture, shape (n, k); ``transformation.describe(parameters)`` has
+        them in pixels and degrees.
+    aligned
+        What the windows show, shape (n, h w).
+    codes
+        The codes of `aligned`, shape (n, q).
+    loss, loss_before
+        The loss at `parameters` and at the start, shape (n,).
+    """
+
+    transformation: Transformation
+    parameters: Tensor
+    aligned: Tensor
+    codes: Tensor
+    loss: Tensor
+    loss_before: Tensor
+
+    def __repr__(self) -> str:
+        return (
+            f"Alignment(pictures={len(self.parameters)}, {self.transformation!r}, "
+            f"loss={float(self.loss.mean()):.4g}, before={float(self.loss_before.mean()):.4g})"
+        )
+
+
+def align(
+    encoder: Trainable | SparseModel,
+    x: Any,
+    transformation: Transformation,
+    *,
+    start: Any = None,
+    coarse: bool = True,
+    steps: int = 4,
+    tol: float = 1e-3,
+    callback: Callback | None = None,
+) -> Alignment:
+    """Find the transformation of each picture under which a model describes it best.
+
+    Parameters
+    ----------
+    encoder
+        An encoder of what the window shows; or a model, whose exact codes are computed.
+    x
+        Pictures, shape (n, H, W), larger than the window.
+    transformation
+        The kind of transformation, with the window.
+    start
+        Parameters to start from, shape (n, k); by default the window is in the middle.
+    coarse
+        Whether a robust fit of the model's low-rank part on smoothed pictures comes first, which
+        finds displacements of several pixels. Without it pictures must be nearly aligned.
+    steps
+        The number of steps that minimise the loss itself. A step that does not decrease the loss of
+        a picture is not taken, so the loss never increases.
+    tol
+        The relative gap of exact codes.
+    callback
+        Called with a `Progress` of stage "aligning" after every 64 pictures; a true return value
+        ends the work, and the pictures that follow keep their start.
+
+    Returns
+    -------
+    Alignment
+        The parameters, the aligned pictures, their codes, and the loss before and after.
+
+    See Also
+    --------
+    align_together : The alignment of pictures for which there is no model yet.
+
+    Examples
+    --------
+    >>> import torch, pursuit as pu
+    >>> from pursuit.alignment import Translation, align
+    >>> rows, columns = torch.meshgrid(torch.arange(24.0), torch.arange(24.0), indexing="ij")
+    >>> blob = torch.exp(-((rows - 12).square() + (columns - 11).square()) / 18)[None]
+    >>> window = Translation((16, 16))
+    >>> there = window(blob, torch.zeros(1, 2))
+    >>> model = pu.models.RobustPCA(there, lam_star=0.01, lam=0.05)
+    >>> shifted = blob.roll((2, -1), dims=(1, 2))
+    >>> align(model, shifted, window).parameters.round().tolist()
+    [[-1.0, 2.0]]
+    """
+    problem = Problem.of(encoder, transformation, tol)
+    pictures = problem.pictures(x)
+    first = problem.start(pictures, start)
+    if steps < 0:
+        raise ValueError(f"steps must not be negative, got {steps}")
+    found, before = [], []
+    began, stopped = time.perf_counter(), False
+    for rows in torch.split(torch.arange(len(pictures)), TOGETHER):
+        part, here = pictures[rows], first[rows]
+        before.append(problem.values(part, here)[0])
+        if not stopped:
+            here = problem.aligned(part, here, before[-1], coarse, steps)
+        found.append(here)
+        if callback is not None and not stopped:
+            done = int(rows[-1]) + 1
+            seconds = time.perf_counter() - began
+            stopped = bool(callback(Progress("aligning", done, len(pictures), seconds=seconds)))
+    parameters = torch.cat(found)
+    with torch.no_grad():
+        aligned = transformation(pictures, parameters)
+        codes = problem.codes(aligned).detach()
+        loss = problem.model.objective(aligned, codes)
+    return Alignment(transformation, parameters, aligned, codes, loss, torch.cat(before))
+
+
+class Problem:
+    """The loss of pictures under transformations, and the steps that decrease it."""
+
+    def __init__(self, model: SparseModel, codes: Codes, transformation: Transformation) -> None:
+        self.model, self.codes, self.transformation = model, codes, transformation
+        if model.features != transformation.features:
+            height, width = transformation.size
+            raise ValueError(
+                f"the window has {height} x {width} = {transformation.features} pixels, but the "
+                f"model describes {model.features}"
+            )
+        self.linear = _low_rank_part(model)
+        self.side = max(1, min(transformation.size) // SQUARES)
+
+    @classmethod
+    def of(
+        cls, encoder: Trainable | SparseModel, transformation: Transformation, tol: float
+    ) -> Problem:
+        """The problem of an encoder, or of a model with exact codes."""
+        if isinstance(encoder, SparseModel):
+            model = encoder
+            return cls(model, lambda x: solve(model, x, tol=tol).codes, transformation)
+        require_members(encoder, "align")
+        return cls(encoder.model, encoder, transformation)
+
+    def pictures(self, x: Any) -> Tensor:
+        """Return pictures as a tensor in the model's dtype, or raise an error."""
+        given = x if isinstance(x, Tensor) else torch.from_numpy(np.ascontiguousarray(x))
+        if given.ndim != 3 or len(given) == 0:
+            raise ValueError(
+                f"x must be pictures of shape (n, height, width), got {tuple(given.shape)}"
+            )
+        if given.dtype == torch.bool or given.is_complex():
+            raise TypeError(f"x must be real numbers, got {dtype_name(given.dtype)}")
+        given = given.to(self.model.device, self.model.dtype).detach()
+        if not bool(given.isfinite().all()):
+            raise ValueError("x contains NaN or infinite values; remove or replace them")
+        self.transformation.room(given.shape)
+        return given
+
+    def start(self, pictures: Tensor, start: Any) -> Tensor:
+        """Return the parameters to start from, inside the bounds."""
+        if start is None:
+            return self.transformation.identity(len(pictures)).to(pictures)
+        given = torch.as_tensor(start).to(pictures).detach()
+        self.transformation.check(pictures, given)
+        return self.transformation.bounded(given, pictures.shape)
+
+    def values(self, pictures: Tensor, parameters: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the loss of each picture (n,), its gradient (n, k), and the codes (n, q)."""
+        with torch.enable_grad():
+            free = parameters.detach().requires_grad_()
+            shown = self.transformation(pictures, free)
+            codes = self.codes(shown)
+            loss = self.model.objective(shown, codes)
+            (gradient,) = torch.autograd.grad(loss.sum(), free)
+        return loss.detach(), gradient, codes.detach()
+
+    def aligned(
+        self, pictures: Tensor, start: Tensor, before: Tensor, coarse: bool, steps: int
+    ) -> Tensor:
+        """Return better parameters."""
+        if not coarse:
+            return self.refined(pictures, start, steps)
+        if self.linear is None:  # nothing to project out: the same loss on smoothed pictures first
+            first = min(self.transformation.size) / FIRST
+            near = start
+            for deviation in (first, first / 2):
+                near = self.refined(smooth(pictures, deviation), near, 2 * steps)
+        else:
+            near = approach(self.linear, pictures, self.transformation, start)
+        near = self.refined(pictures, near, steps)
+        lower = self.values(pictures, near)[0] < before
+        return torch.where(lower[:, None], near, start)
+
+    def refined(self, pictures: Tensor, parameters: Tensor, steps: int) -> Tensor:
+        """Return the parameters after damped Gauss-Newton steps on the loss itself."""
+        slopes = with_slopes(pictures)
+        loss, gradient, codes = self.values(pictures, parameters)
+        damping = torch.full_like(loss, DAMPING)
+        for _ in range(steps):
+            change = self.step(slopes, parameters, gradient, codes, damping)
+            new = self.transformation.bounded(parameters + change, pictures.shape)
+            new_loss, new_gradient, new_codes = self.values(pictures, new)
+            lower = new_loss < loss
+            parameters = torch.where(lower[:, None], new, parameters)
+            gradient = torch.where(lower[:, None], new_gradient, gradient)
+            codes = torch.where(lower[:, None], new_codes, codes)
+            loss = torch.where(lower, new_loss, loss)
+            damping = torch.where(lower, LESS * damping, MORE * damping)
+        return parameters
+
+    def step(
+        self,
+        slopes: Tensor,
+        parameters: Tensor,
+        gradient: Tensor,
+        codes: Tensor,
+        damping: Tensor | float = DAMPING,
+    ) -> Tensor:
+        """Return ``-H^{-1} gradient`` for a positive definite approximation H of the curvature.
+
+        H is that of least squares with the scores projected out, in which pixels with an outlier
+        count less: by the square of the share of their residual that the outlier leaves.
+        """
+        with torch.no_grad():
+            shown, derivatives = self.transformation.linearised(slopes, parameters)
+            curvature = self._curvature(shown, derivatives, codes)
+            diagonal = curvature.diagonal(dim1=1, dim2=2)
+            diagonal += torch.as_tensor(damping, dtype=diagonal.dtype)[..., None] * diagonal
+            diagonal += 1e-6 * diagonal.amax(dim=1, keepdim=True) + TINY
+            return capped(-torch.linalg.solve(curvature, gradient), LONGEST)
+
+    def _curvature(self, shown: Tensor, derivatives: Tensor, codes: Tensor) -> Tensor:
+        if self.linear is None:
+            return derivatives @ derivatives.transpose(1, 2)
+        atoms, ridge = self.linear
+        residual = shown - codes[:, : len(atoms)] @ atoms
+        left = self.model.residual(shown, codes)
+        weights = (left.abs() / residual.abs().clamp_min(TINY)).clamp_max(1).square()
+        pooled = averaged(derivatives, self.transformation.size, self.side)
+        weights = averaged(weights[:, None], self.transformation.size, self.side)[:, 0]
+        atoms = averaged(atoms[None], self.transformation.size, self.side)[0]
+        matrix, _ = normal_equations(atoms, ridge / self.side**2, pooled, weights)
+        size = len(atoms)
+        scores, mixed, own = (
+            matrix[:, :size, :size],
+            matrix[:, :size, size:],
+            matrix[:, size:, size:],
+        )
+        projected: Tensor = mixed.transpose(1, 2) @ torch.linalg.solve(scores, mixed)
+        return self.side**2 * (own - projected)
+
+
+def _low_rank_part(model: SparseModel) -> Linear | None:
+    """The atoms of the low-rank part of a model, and their ridge; None if it has no such part."""
+    name = model.dictionary_of("low_rank")
+    if name is None or model.part_names[0] != "low_rank":
+        return None
+    atoms = model.dictionaries[name].detach()
+    ridge = torch.full_like(atoms[:, 0], LEAST_RIDGE * float(atoms.square().sum(dim=1).mean()))
+    if model.curvature is not None:
+        ridge = torch.maximum(ridge, model.curvature[: len(atoms)].to(ridge))
+    return Linear(atoms, ridge)
