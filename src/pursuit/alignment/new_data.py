@@ -23,13 +23,10 @@ from ..progress import Callback, Progress
 from ..solvers.solve import solve
 from .robust import (
     FIRST,
-    LONGEST,
-    SQUARES,
+    TINY,
     Linear,
     approach,
-    averaged,
-    capped,
-    normal_equations,
+    damped_step,
     smooth,
 )
 from .transformations import Transformation, with_slopes
@@ -40,7 +37,6 @@ TOGETHER = 64
 DAMPING, LESS, MORE = 1e-3, 0.2, 8.0
 #: the smallest ridge of the scores, as a fraction of the mean energy of an atom
 LEAST_RIDGE = 1e-6
-TINY = 1e-12
 
 Codes = Callable[[Tensor], Tensor]
 
@@ -136,8 +132,9 @@ def align(
     [[-1.0, 2.0]]
     """
     problem = Problem.of(encoder, transformation, tol)
-    pictures = problem.pictures(x)
-    first = problem.start(pictures, start)
+    pictures = as_pictures(x, problem.model.dtype, problem.model.device)
+    transformation.room(pictures.shape)
+    first = as_start(pictures, transformation, start)
     if steps < 0:
         raise ValueError(f"steps must not be negative, got {steps}")
     found, before = [], []
@@ -171,12 +168,11 @@ class Problem:
                 f"the window has {height} x {width} = {transformation.features} pixels, but the "
                 f"model describes {model.features}"
             )
-        self.linear = _low_rank_part(model)
-        self.side = max(1, min(transformation.size) // SQUARES)
+        self.linear = low_rank_part(model)
 
     @classmethod
     def of(
-        cls, encoder: Trainable | SparseModel, transformation: Transformation, tol: float
+        cls, encoder: Trainable | SparseModel, transformation: Transformation, tol: float = 1e-3
     ) -> Problem:
         """The problem of an encoder, or of a model with exact codes."""
         if isinstance(encoder, SparseModel):
@@ -184,29 +180,6 @@ class Problem:
             return cls(model, lambda x: solve(model, x, tol=tol).codes, transformation)
         require_members(encoder, "align")
         return cls(encoder.model, encoder, transformation)
-
-    def pictures(self, x: Any) -> Tensor:
-        """Return pictures as a tensor in the model's dtype, or raise an error."""
-        given = x if isinstance(x, Tensor) else torch.from_numpy(np.ascontiguousarray(x))
-        if given.ndim != 3 or len(given) == 0:
-            raise ValueError(
-                f"x must be pictures of shape (n, height, width), got {tuple(given.shape)}"
-            )
-        if given.dtype == torch.bool or given.is_complex():
-            raise TypeError(f"x must be real numbers, got {dtype_name(given.dtype)}")
-        given = given.to(self.model.device, self.model.dtype).detach()
-        if not bool(given.isfinite().all()):
-            raise ValueError("x contains NaN or infinite values; remove or replace them")
-        self.transformation.room(given.shape)
-        return given
-
-    def start(self, pictures: Tensor, start: Any) -> Tensor:
-        """Return the parameters to start from, inside the bounds."""
-        if start is None:
-            return self.transformation.identity(len(pictures)).to(pictures)
-        given = torch.as_tensor(start).to(pictures).detach()
-        self.transformation.check(pictures, given)
-        return self.transformation.bounded(given, pictures.shape)
 
     def values(self, pictures: Tensor, parameters: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the loss of each picture (n,), its gradient (n, k), and the codes (n, q)."""
@@ -224,7 +197,9 @@ class Problem:
         """Return better parameters."""
         if not coarse:
             return self.refined(pictures, start, steps)
-        if self.linear is None:  # nothing to project out: the same loss on smoothed pictures first
+        if (
+            len(self.linear.dictionary) == 0
+        ):  # nothing to project out: the same loss on smoothed pictures first
             first = min(self.transformation.size) / FIRST
             near = start
             for deviation in (first, first / 2):
@@ -258,48 +233,54 @@ class Problem:
         parameters: Tensor,
         gradient: Tensor,
         codes: Tensor,
-        damping: Tensor | float = DAMPING,
+        damping: Tensor,
     ) -> Tensor:
-        """Return ``-H^{-1} gradient`` for a positive definite approximation H of the curvature.
+        """Return a damped Gauss-Newton step.
 
-        H is that of least squares with the scores projected out, in which pixels with an outlier
-        count less: by the square of the share of their residual that the outlier leaves.
+        Pixels with an outlier count less: by the square of the share of their residual that the
+        outlier leaves.
         """
         with torch.no_grad():
             shown, derivatives = self.transformation.linearised(slopes, parameters)
-            curvature = self._curvature(shown, derivatives, codes)
-            diagonal = curvature.diagonal(dim1=1, dim2=2)
-            diagonal += torch.as_tensor(damping, dtype=diagonal.dtype)[..., None] * diagonal
-            diagonal += 1e-6 * diagonal.amax(dim=1, keepdim=True) + TINY
-            return capped(-torch.linalg.solve(curvature, gradient), LONGEST)
+            atoms = self.linear.dictionary
+            residual = shown - codes[:, : len(atoms)] @ atoms
+            left = self.model.residual(shown, codes) if len(atoms) > 0 else residual
+            weights = (left.abs() / residual.abs().clamp_min(TINY)).clamp_max(1).square()
+            return damped_step(
+                self.linear, self.transformation, derivatives, weights, gradient, damping
+            )
 
-    def _curvature(self, shown: Tensor, derivatives: Tensor, codes: Tensor) -> Tensor:
-        if self.linear is None:
-            return derivatives @ derivatives.transpose(1, 2)
-        atoms, ridge = self.linear
-        residual = shown - codes[:, : len(atoms)] @ atoms
-        left = self.model.residual(shown, codes)
-        weights = (left.abs() / residual.abs().clamp_min(TINY)).clamp_max(1).square()
-        pooled = averaged(derivatives, self.transformation.size, self.side)
-        weights = averaged(weights[:, None], self.transformation.size, self.side)[:, 0]
-        atoms = averaged(atoms[None], self.transformation.size, self.side)[0]
-        matrix, _ = normal_equations(atoms, ridge / self.side**2, pooled, weights)
-        size = len(atoms)
-        scores, mixed, own = (
-            matrix[:, :size, :size],
-            matrix[:, :size, size:],
-            matrix[:, size:, size:],
+
+def as_pictures(x: Any, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
+    """Return pictures (n, H, W) as a tensor, or raise an error that says what is wrong."""
+    given = x if isinstance(x, Tensor) else torch.from_numpy(np.ascontiguousarray(x))
+    if given.ndim != 3 or len(given) == 0:
+        raise ValueError(
+            f"x must be pictures of shape (n, height, width), got {tuple(given.shape)}"
         )
-        projected: Tensor = mixed.transpose(1, 2) @ torch.linalg.solve(scores, mixed)
-        return self.side**2 * (own - projected)
+    if given.dtype == torch.bool or given.is_complex():
+        raise TypeError(f"x must be real numbers, got {dtype_name(given.dtype)}")
+    given = given.detach().to(device, dtype)
+    if not bool(given.isfinite().all()):
+        raise ValueError("x contains NaN or infinite values; remove or replace them")
+    return given
 
 
-def _low_rank_part(model: SparseModel) -> Linear | None:
-    """The atoms of the low-rank part of a model, and their ridge; None if it has no such part."""
+def as_start(pictures: Tensor, transformation: Transformation, start: Any) -> Tensor:
+    """Return the parameters to start from, inside the bounds."""
+    if start is None:
+        return transformation.identity(len(pictures)).to(pictures)
+    given = torch.as_tensor(start).detach().to(pictures)
+    transformation.check(pictures, given)
+    return transformation.bounded(given, pictures.shape)
+
+
+def low_rank_part(model: SparseModel) -> Linear:
+    """Return the atoms of the low-rank part of a model, and their ridge; there may be none."""
     name = model.dictionary_of("low_rank")
-    if name is None or model.part_names[0] != "low_rank":
-        return None
-    atoms = model.dictionaries[name].detach()
+    atoms = model.dictionaries[name].detach() if name is not None else None
+    if atoms is None or model.part_names[0] != "low_rank" or atoms.shape[1] != model.features:
+        return Linear(model.dictionary.new_empty(0, model.features), model.dictionary.new_empty(0))
     ridge = torch.full_like(atoms[:, 0], LEAST_RIDGE * float(atoms.square().sum(dim=1).mean()))
     if model.curvature is not None:
         ridge = torch.maximum(ridge, model.curvature[: len(atoms)].to(ridge))

@@ -33,6 +33,7 @@ SMOOTHEST = 0.1
 LONGEST = 2.0
 #: a picture that moves by fewer pixels than this waits for the next level
 SETTLED = 0.03
+TINY = 1e-12
 
 
 class Linear(NamedTuple):
@@ -103,6 +104,36 @@ def normal_equations(
     return matrix, factor
 
 
+def damped_step(
+    linear: Linear,
+    transformation: Transformation,
+    derivatives: Tensor,
+    weights: Tensor,
+    gradient: Tensor,
+    damping: Tensor,
+) -> Tensor:
+    """Return ``-H^{-1} gradient``, shape (n, k), where H approximates the curvature in p.
+
+    H is that of least squares with the given weights, scores projected out, plus a multiple of its
+    diagonal. Weights (n, m) and derivatives (n, k, m) are averaged over squares of pixels.
+    """
+    size, side = transformation.size, squares(transformation)
+    atoms = averaged(linear.dictionary[None], size, side)[0]
+    count = len(atoms)
+    matrix, _ = normal_equations(
+        atoms,
+        linear.ridge / side**2,
+        averaged(derivatives, size, side),
+        averaged(weights[:, None], size, side)[:, 0],
+    )
+    mixed = matrix[:, :count, count:]
+    projected = mixed.transpose(1, 2) @ torch.linalg.solve(matrix[:, :count, :count], mixed)
+    curvature = side**2 * (matrix[:, count:, count:] - projected)
+    diagonal = curvature.diagonal(dim1=1, dim2=2)
+    diagonal += damping[:, None] * diagonal + 1e-6 * diagonal.amax(dim=1, keepdim=True) + TINY
+    return capped(-torch.linalg.solve(curvature, gradient), LONGEST)
+
+
 class _Level:
     """One level of smoothing."""
 
@@ -115,7 +146,7 @@ class _Level:
         deviation: float,
     ) -> None:
         self.transformation, self.room = transformation, pictures.shape[1:]
-        self.side = max(1, min(transformation.size) // SQUARES)
+        self.side = squares(transformation)
         atoms = linear.dictionary.reshape(-1, *transformation.size)
         self.atoms = self._pooled(smooth(atoms, deviation).flatten(1)[None])[0]
         self.ridge = linear.ridge / self.side**2
@@ -169,6 +200,11 @@ def capped(steps: Tensor, longest: float) -> Tensor:
     """Return steps (n, k), those with a longer component than `longest` scaled down."""
     sizes = steps.abs().amax(dim=1, keepdim=True)
     return steps * (longest / sizes.clamp_min(1e-30)).clamp_max(1)
+
+
+def squares(transformation: Transformation) -> int:
+    """Return the side of the squares over which pixels are averaged."""
+    return max(1, min(transformation.size) // SQUARES)
 
 
 def averaged(rows: Tensor, size: tuple[int, int], side: int) -> Tensor:

@@ -1,0 +1,171 @@
+"""align_together: robust PCA and the alignment of all pictures, for which there is no model yet.
+
+Minimises ``1/2 ||X(p) - L - O||_F^2 + lam_star ||L||_* + lam ||O||_1`` over the low-rank part L,
+the outliers O and the transformations p of the pictures X, as RASL (Peng et al., 2012) does.
+Instead of solving a convex problem for every linearisation, a few steps of its solver alternate
+with one Gauss-Newton step on all transformations.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._checks import as_number
+from ..models import RobustPCA
+from ..progress import Callback, Progress
+from ..solvers.low_rank import Factors
+from ..solvers.principal_component_pursuit import pursue
+from .new_data import DAMPING, Alignment, as_pictures, as_start
+from .robust import FIRST, LEVELS, TINY, Linear, damped_step, smooth
+from .transformations import Transformation, with_slopes
+
+#: the most rounds of a level
+ROUNDS = 15
+#: steps of the solver in a round
+SOLVER_STEPS = 3
+#: a level ends when the mean movement is below this number of pixels
+SETTLED = 0.01
+
+
+class Together(NamedTuple):
+    """A robust PCA model, and the alignment of the pictures that it was learned from."""
+
+    model: RobustPCA
+    alignment: Alignment
+
+
+def align_together(
+    x: Any,
+    transformation: Transformation,
+    *,
+    lam: float = 0.01,
+    lam_star: float | None = None,
+    atoms: int | None = None,
+    start: Any = None,
+    callback: Callback | None = None,
+) -> Together:
+    """Align pictures of one thing with each other, and learn a robust PCA model of them.
+
+    Parameters
+    ----------
+    x
+        Pictures, shape (n, H, W), larger than the window; nearly aligned, by a few pixels.
+    transformation
+        The kind of transformation, with the window.
+    lam
+        The weight of the outliers: differences below it count as noise. If black is 0 and white 1,
+        the default is 1 % of the range.
+    lam_star
+        The weight of the nuclear norm; by default ``lam sqrt(max(n, h w))``.
+    atoms
+        The largest rank; by default it is not limited.
+    start
+        Parameters to start from, shape (n, k).
+    callback
+        Called with a `Progress` of stage "aligning" after every round; a true return value ends
+        the work.
+
+    Returns
+    -------
+    Together
+        The model, and the alignment with the codes of the last round.
+
+    Notes
+    -----
+    Pictures that all move alike do not change the objective much, so the mean of the parameters is
+    kept at zero.
+    """
+    pictures = as_pictures(x, torch.get_default_dtype())
+    room = pictures.shape
+    transformation.room(room)
+    parameters = as_start(pictures, transformation, start)
+    lam = as_number(lam, "lam")
+    if lam_star is None:
+        lam_star = lam * max(len(pictures), transformation.features) ** 0.5
+    state = _State(as_number(lam_star, "lam_star"), lam, atoms)
+    first = state.result(transformation(pictures, parameters))
+    began = time.perf_counter()
+    rounds, stopped = ROUNDS * len(LEVELS), False
+    for level, share in enumerate(LEVELS):
+        images = with_slopes(smooth(pictures, share * min(transformation.size) / FIRST))
+        for number in range(ROUNDS):
+            shown, derivatives = transformation.linearised(images, parameters)
+            parts = state.split(shown)
+            residual = shown - parts.low_rank
+            left = residual.clamp(-lam, lam)
+            weights = (left / residual.abs().clamp_min(TINY)).square()
+            gradient = (derivatives @ left[..., None])[..., 0]
+            damping = torch.full_like(left[:, 0], DAMPING)
+            change = damped_step(
+                parts.linear, transformation, derivatives, weights, gradient, damping
+            )
+            new = parameters + change
+            new = transformation.bounded(new - new.mean(dim=0), room)
+            moved = float((new - parameters).abs().mean())
+            parameters = new
+            if callback is not None:
+                seconds, done = time.perf_counter() - began, level * ROUNDS + number + 1
+                stopped = bool(callback(Progress("aligning", done, rounds, seconds=seconds)))
+            if stopped or moved < SETTLED:
+                break
+        if stopped:
+            break
+    aligned = transformation(pictures, parameters)
+    model, codes, loss = state.result(aligned)
+    return Together(
+        model, Alignment(transformation, parameters, aligned, codes, loss, loss_before=first.loss)
+    )
+
+
+class _Parts(NamedTuple):
+    """The low-rank part of pictures, as a matrix and as scores and atoms."""
+
+    low_rank: Tensor
+    scores: Tensor
+    linear: Linear
+
+
+class _Result(NamedTuple):
+    """The model of pictures, their codes, and the loss of each."""
+
+    model: RobustPCA
+    codes: Tensor
+    loss: Tensor
+
+
+class _State:
+    """Robust PCA, continued from round to round."""
+
+    def __init__(self, lam_star: float, lam: float, atoms: int | None) -> None:
+        self.lam_star, self.lam, self.atoms = lam_star, lam, atoms
+        self.factors: Factors | None = None
+
+    def split(self, shown: Tensor, steps: int = SOLVER_STEPS) -> _Parts:
+        """Take some steps of the solver."""
+        solved = pursue(
+            shown, self.lam_star, self.lam, rank=self.atoms, start=self.factors, tol=0.0,
+            max_iter=steps,
+        )  # fmt: skip
+        self.factors = factors = solved.factors
+        sizes = factors.values.sqrt()
+        if len(sizes) == 0:
+            raise ValueError(
+                f"lam_star={self.lam_star:g} leaves no low-rank part of these pictures; "
+                "choose a smaller one"
+            )
+        atoms = (factors.right * sizes).T
+        linear = Linear(atoms, torch.full_like(sizes, self.lam_star))
+        return _Parts(factors.product(), factors.left / sizes, linear)
+
+    def result(self, shown: Tensor) -> _Result:
+        """Take more steps, and return what they lead to."""
+        parts = self.split(shown, 10 * SOLVER_STEPS)
+        residual = shown - parts.low_rank
+        outliers = residual - residual.clamp(-self.lam, self.lam)
+        model = RobustPCA(parts.linear.dictionary, self.lam_star, self.lam)
+        codes = torch.cat([parts.scores, outliers], dim=1)
+        return _Result(model, codes, model.objective(shown, codes))
