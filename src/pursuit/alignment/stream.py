@@ -18,6 +18,9 @@ from ..online import OnlineLearner
 from .new_data import Alignment, Problem, align, as_pictures
 from .transformations import Transformation
 
+#: steps by which a remembered picture is moved when it is drawn
+MOVES = 2
+
 
 class OnlineAlignment:
     """Aligns a stream of pictures, and learns from them.
@@ -110,7 +113,7 @@ class OnlineAlignment:
         rows = torch.from_numpy(rng.choice(len(self._pictures), size, replace=False))
         problem = Problem.of(self.learner.encoder, self.transformation)
         pictures = self._pictures[rows]
-        self.parameters[rows] = problem.refined(pictures, self.parameters[rows], steps=1)
+        self.parameters[rows] = problem.refined(pictures, self.parameters[rows], MOVES)
         with torch.no_grad():
             return self.transformation(pictures, self.parameters[rows])
 

@@ -27,8 +27,10 @@ from .transformations import Transformation, with_slopes
 ROUNDS = 15
 #: steps of the solver in a round
 SOLVER_STEPS = 3
+#: steps of the solver before the first round and after the last
+FINAL_STEPS = 15
 #: a level ends when the mean movement is below this number of pixels
-SETTLED = 0.01
+SETTLED = 0.03
 
 
 class Together(NamedTuple):
@@ -163,7 +165,7 @@ class _State:
 
     def result(self, shown: Tensor) -> _Result:
         """Take more steps, and return what they lead to."""
-        parts = self.split(shown, 10 * SOLVER_STEPS)
+        parts = self.split(shown, FINAL_STEPS)
         residual = shown - parts.low_rank
         outliers = residual - residual.clamp(-self.lam, self.lam)
         model = RobustPCA(parts.linear.dictionary, self.lam_star, self.lam)
