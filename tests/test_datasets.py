@@ -22,7 +22,7 @@ import soundfile
 import torch
 from PIL import Image
 
-from pursuit.datasets import pictures, singing, textures
+from pursuit.datasets import faces, pictures, singing, textures
 from pursuit.datasets.download import CHECKSUMS, cache_folder, fetch, inside, read_table
 from pursuit.progress import Progress
 
@@ -932,6 +932,82 @@ def test_an_archive_that_is_damaged_leaves_no_clips(
     assert len(singing.read_folder(singing.download(tmp_path, site.url("/a.zip")), "train")) == 1
 
 
+# ---- faces -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def face_folder(tmp_path: Path) -> Path:
+    """Two sets: one of pictures of several sizes, in which the pixel in the middle is white."""
+    rows = ["file,person,role"]
+    for number, (height, width) in enumerate([(11, 9), (9, 13), (15, 11)]):
+        picture = np.full((height, width), 20 * number, np.uint8)
+        picture[height // 2, width // 2] = 255
+        (tmp_path / "raw").mkdir(exist_ok=True)
+        Image.fromarray(picture).save(tmp_path / f"raw/{number}.png")
+        rows.append(f"raw/{number}.png,anna,{('train', 'test', 'train')[number]}")
+    (tmp_path / "large").mkdir()
+    stripes = np.tile(np.array([0, 255], np.uint8), (20, 16))
+    Image.fromarray(stripes).save(tmp_path / "large/a.png")
+    rows.append("large/a.png,bert,val")
+    (tmp_path / "splits.csv").write_text("\n".join(rows) + "\n")
+    return tmp_path
+
+
+def test_faces_are_cut_around_their_middle(face_folder: Path) -> None:
+    read = faces.read_folder(face_folder)
+    assert tuple(read.pictures) == ("raw", "large")
+    pictures = read.of("raw")
+    assert pictures.shape == (3, 9, 9)
+    assert pictures.dtype == torch.float32
+    expected = np.full((3, 9, 9), [[[0]], [[20]], [[40]]])
+    expected[:, 4, 4] = 255
+    np.testing.assert_allclose(pictures, expected / 255, rtol=1e-6)
+    assert torch.equal(read.of("raw", "train"), pictures[[0, 2]])
+    assert torch.equal(read.of("raw", "test"), pictures[[1]])
+
+
+def test_reduced_faces_have_no_aliases(face_folder: Path) -> None:
+    """Fine stripes become grey; without a filter they would be coarse ones."""
+    read = faces.read_folder(face_folder, {"large": (5, 6)})
+    (picture,) = read.of("large", "val")
+    assert picture.shape == (5, 6)
+    assert float((picture - 0.5).abs().max()) < 0.1
+    assert read.of("raw").shape == (3, 9, 9)
+
+
+def test_reduced_faces_stay_grey_values(face_folder: Path) -> None:
+    step = np.zeros((20, 32), np.uint8)
+    step[:, 16:] = 255
+    Image.fromarray(step).save(face_folder / "large/a.png")
+    picture = faces.read_folder(face_folder, {"large": (5, 8)}).of("large")
+    assert float(picture.min()) == 0.0
+    assert float(picture.max()) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "role", "sentence"),
+    [
+        ("small", None, r"no set 'small'; the sets are raw, large"),
+        ("raw", "val", r"raw has no pictures of the role 'val'; its roles are test, train"),
+    ],
+)
+def test_unknown_faces(face_folder: Path, name: str, role: str | None, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        faces.read_folder(face_folder).of(name, role)
+
+
+def test_tables_of_faces_that_cannot_be_used(face_folder: Path) -> None:
+    (face_folder / "raw/1.png").write_bytes(b"no picture")
+    with pytest.raises(ValueError, match=r"1\.png cannot be read as a picture"):
+        faces.read_folder(face_folder)
+    (face_folder / "raw/1.png").unlink()
+    with pytest.raises(FileNotFoundError, match=r"no file .*1\.png, but splits\.csv names it"):
+        faces.read_folder(face_folder)
+    (face_folder / "splits.csv").unlink()
+    with pytest.raises(FileNotFoundError, match=r"no .*splits\.csv; .* of file, person, role"):
+        faces.read_folder(face_folder)
+
+
 # ---- real data ------------------------------------------------------------------------------
 
 
@@ -969,3 +1045,21 @@ def test_real_singing(data_folder: Path) -> None:
     }
     assert singers["train"] == set(singing.TRAIN_SINGERS)
     assert not singers["train"] & singers["test"]
+
+
+@pytest.mark.data
+def test_the_real_faces(data_folder: Path) -> None:
+    read = faces.read_folder(data_folder)
+    counts = {
+        name: [len(read.of(name, role)) for role in ("train", "val", "test")]
+        for name in read.pictures
+    }
+    assert counts == {"lfw_bush": [371, 53, 106], "rasl_gore": [70, 10, 20]}
+    assert read.of("lfw_bush").shape[1:] == (90, 77)
+    assert read.of("rasl_gore").shape[1:] == (97, 74)
+    for own in read.pictures.values():
+        assert float(own.min()) >= 0.0
+        assert float(own.max()) <= 1.0
+    # the middle half of the faces is brighter than the corners of the pictures, on average
+    mean = read.of("rasl_gore").mean(dim=0)
+    assert float(mean[24:72, 18:55].mean()) > float(mean[-10:, :10].mean()) + 0.1

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from ..audio.recordings import Recording
 from ..audio.streams import Array
-from .download import inside, read_table
+from .splits import Entry, located, read_splits
 from .stems import Track
 
 #: samples a second
 RATE = 8000
-SPLITS = "splits.csv"
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Clip:
 
 def sets(folder: str | os.PathLike[str]) -> tuple[str, ...]:
     """Return the names of the sets of speakers in a folder, sorted."""
-    return tuple(sorted({name for _, name, _ in _table(_located(folder))}))
+    return tuple(sorted({entry.name for entry in _table(folder)[1]}))
 
 
 def read_folder(folder: str | os.PathLike[str], name: str, role: str) -> tuple[Clip, ...]:
@@ -52,43 +51,22 @@ def read_folder(folder: str | os.PathLike[str], name: str, role: str) -> tuple[C
     role
         Such as train, val or test.
     """
-    folder = _located(folder)
-    rows = _table(folder)
-    names = sorted({each for _, each, _ in rows})
+    folder, entries = _table(folder)
+    names = sorted({entry.name for entry in entries})
     if name not in names:
         raise ValueError(f"{folder} has no set {name!r}; its sets are {', '.join(names)}")
-    roles = sorted({each for _, own, each in rows if own == name})
+    roles = sorted({entry.role for entry in entries if entry.name == name})
     if role not in roles:
         raise ValueError(
             f"{name} in {folder} has no clips of the role {role!r}; its roles are "
             f"{', '.join(roles)}"
         )
-    clips = tuple(clip for clip, own, each in rows if (own, each) == (name, role))
-    for clip in clips:
-        if not clip.path.is_file():
-            raise FileNotFoundError(f"there is no file {clip.path}, but {SPLITS} names it")
-    return clips
+    chosen = [entry for entry in entries if (entry.name, entry.role) == (name, role)]
+    for entry in chosen:
+        entry.require_file()
+    return tuple(Clip(entry.path, entry.person) for entry in chosen)
 
 
-def _located(folder: str | os.PathLike[str]) -> Path:
-    folder = inside(folder, "speakers")
-    if not (folder / SPLITS).is_file():
-        raise FileNotFoundError(
-            f"there is no {folder / SPLITS}; give a folder with this table of file, speaker, role"
-        )
-    return folder
-
-
-def _table(folder: Path) -> list[tuple[Clip, str, str]]:
-    """Every clip with its set and its role."""
-    splits, found = folder / SPLITS, []
-    for row in read_table(splits, ("file", "speaker", "role")):
-        parts = PurePosixPath(row["file"]).parts
-        if len(parts) < 2 or parts[0] in ("/", ".."):
-            raise ValueError(
-                f"{splits} must name files as set/file or set/speaker/file, got {row['file']!r}"
-            )
-        found.append((Clip(folder / row["file"], row["speaker"]), parts[0], row["role"]))
-    if not found:
-        raise ValueError(f"{splits} names no clips")
-    return found
+def _table(folder: str | os.PathLike[str]) -> tuple[Path, list[Entry]]:
+    folder = located(folder, "speakers", "speaker")
+    return folder, read_splits(folder, "speaker", "clips")
