@@ -203,10 +203,12 @@ ROWS = [
         "training",
         "online",
     },
+    {"alignment"},
     {"estimators"},
     {"audio"},
     {"report", "plots"},
     {"datasets"},
+    {"vision"},
     {"experiments"},
     {"cli", "__main__"},
 ]

@@ -28,6 +28,7 @@ from .robust import (
     approach,
     damped_step,
     smooth,
+    trust,
 )
 from .transformations import Transformation, with_slopes
 
@@ -35,6 +36,8 @@ from .transformations import Transformation, with_slopes
 TOGETHER = 64
 #: the damping of the first step, and its factors after a step that is taken and one that is not
 DAMPING, LESS, MORE = 1e-3, 0.2, 8.0
+#: a picture with a smaller share of pixels with trust is aligned by the robust fit alone
+COVERED = 0.9
 #: the smallest ridge of the scores, as a fraction of the mean energy of an atom
 LEAST_RIDGE = 1e-6
 
@@ -102,7 +105,8 @@ def align(
         finds displacements of several pixels. Without it pictures must be nearly aligned.
     steps
         The number of steps that minimise the loss itself. A step that does not decrease the loss of
-        a picture is not taken, so the loss never increases.
+        a picture is not taken, so the loss does not increase. The exception are pictures that are
+        partly covered by noise: they are aligned by what is visible, whatever their loss.
     tol
         The relative gap of exact codes.
     callback
@@ -204,11 +208,14 @@ class Problem:
             near = start
             for deviation in (first, first / 2):
                 near = self.refined(smooth(pictures, deviation), near, 2 * steps)
+            covered = torch.zeros(len(pictures), dtype=torch.bool, device=pictures.device)
         else:
             near = approach(self.linear, pictures, self.transformation, start)
-        near = self.refined(pictures, near, steps)
-        lower = self.values(pictures, near)[0] < before
-        return torch.where(lower[:, None], near, start)
+            covered = trust(pictures).mean(dim=(1, 2)) < COVERED
+        # the loss of a covered picture depends most on how much of the cover the window shows
+        better = self.refined(pictures, near, steps)
+        better = torch.where((self.values(pictures, better)[0] < before)[:, None], better, start)
+        return torch.where(covered[:, None], near, better)
 
     def refined(self, pictures: Tensor, parameters: Tensor, steps: int) -> Tensor:
         """Return the parameters after damped Gauss-Newton steps on the loss itself."""
