@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .online import OnlineLearner, Point
     from .training import History
 
-__all__ = ["Panel", "atoms", "compare", "decomposition", "front", "history", "panels"]
+__all__ = ["Panel", "atoms", "compare", "decomposition", "front", "gallery", "history", "panels"]
 __all__ += ["spectrograms", "strips", "timeline"]
 
 Array = np.ndarray[Any, Any]
@@ -362,6 +362,52 @@ def decomposition(
     return _finished(figure, title, path)
 
 
+def gallery(
+    rows: Mapping[str, Any], shape: tuple[int, int], *, groups: Sequence[str] = (),
+    captions: Sequence[str] = (), title: str | None = None, path: Where = None,
+) -> Figure:  # fmt: skip
+    """Draw rows of pictures, each with a name on its left.
+
+    Rows with negative entries are drawn on a scale of their own, with zero in white; the grey
+    values of all others are 0 for black and 1 for white.
+
+    Parameters
+    ----------
+    rows
+        ``{name: pictures}``, pictures as rows of an array of shape (n, m), n the same for all.
+    shape
+        Height and width of a picture.
+    groups
+        Names of groups of columns of equal size, from left to right.
+    captions
+        A text below each column.
+    title, path
+        The title, and the file to save the figure to (.png, .svg or .pdf).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> figure = gallery({"noise": np.random.default_rng(0).random((3, 12))}, (4, 3))
+    >>> len(figure.axes)
+    3
+    """
+    if not rows:
+        raise ValueError("rows must be a non-empty mapping from names to pictures")
+    matrices = {name: _matrix(values, f"rows[{name!r}]") for name, values in rows.items()}
+    counts = {len(values) for values in matrices.values()}
+    if len(counts) > 1:
+        raise ValueError(f"all rows must have the same number of pictures, got {sorted(counts)}")
+    (count,) = counts
+    for values in matrices.values():
+        size = _picture_shape(shape, values.shape[1])
+    assert size is not None
+    if groups and count % len(groups) != 0:
+        raise ValueError(f"{count} columns cannot be divided into {len(groups)} groups")
+    if captions and len(captions) != count:
+        raise ValueError(f"there are {len(captions)} captions for {count} columns")
+    return _finished(_gallery(matrices, size, groups, captions), title, path)
+
+
 def spectrograms(
     parts: Mapping[str, Any], rate: float, hop: int,
     *, title: str | None = None, path: Where = None,
@@ -685,6 +731,35 @@ def _three_columns(parts: dict[str, Array], size: tuple[int, int], rows: int) ->
     bar = figure.colorbar(image, ax=panels[:, -1], shrink=min(1.0, 2 / count), aspect=15)
     bar.ax.tick_params(labelsize=TEXT - 2)
     bar.outline.set_visible(False)
+    return figure
+
+
+def _gallery(
+    rows: dict[str, Array], size: tuple[int, int], groups: Sequence[str], captions: Sequence[str]
+) -> Figure:
+    count = len(next(iter(rows.values())))
+    ratio = size[0] / size[1]
+    width = min(1.1, 11 / count)
+    figure = _figure(1.3 + width * count, 0.5 + width * ratio * len(rows))
+    panels = figure.subplots(len(rows), count, squeeze=False)
+    each = count // max(len(groups), 1)
+    for line, (name, values) in zip(panels, rows.items(), strict=True):
+        signed = values.min() < 0
+        low, high = _range(values) if signed else (0.0, 1.0)
+        for axes, picture in zip(line, values, strict=True):
+            axes.imshow(
+                picture.reshape(size), cmap="RdBu_r" if signed else "gray", vmin=low, vmax=high
+            )
+            axes.set_xticks([])
+            axes.set_yticks([])
+            axes.spines[:].set_visible(False)
+        line[0].set_ylabel(name, fontsize=TEXT, rotation=0, ha="right", va="center")
+    for number, group in enumerate(groups):
+        panels[0][number * each + (each - 1) // 2].set_title(
+            group, fontsize=TEXT, x=0.5 if each % 2 else 1.05
+        )
+    for axes, caption in zip(panels[-1], captions, strict=False):
+        axes.set_xlabel(caption, fontsize=TEXT - 1)
     return figure
 
 
