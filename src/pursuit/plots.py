@@ -740,7 +740,8 @@ def _gallery(
     count = len(next(iter(rows.values())))
     ratio = size[0] / size[1]
     width = min(1.1, 11 / count)
-    figure = _figure(1.3 + width * count, 0.5 + width * ratio * len(rows))
+    label = 0.3 + 0.085 * max(map(len, rows))
+    figure = _figure(label + width * count, 0.5 + width * ratio * len(rows))
     panels = figure.subplots(len(rows), count, squeeze=False)
     each = count // max(len(groups), 1)
     for line, (name, values) in zip(panels, rows.items(), strict=True):

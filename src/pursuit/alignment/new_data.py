@@ -22,20 +22,23 @@ from ..models import SparseModel
 from ..progress import Callback, Progress
 from ..solvers.solve import solve
 from .robust import (
+    DAMPING,
     FIRST,
     TINY,
     Linear,
     approach,
+    averaged,
     damped_step,
     smooth,
+    squares,
     trust,
 )
 from .transformations import Transformation, with_slopes
 
 #: pictures that are aligned together
 TOGETHER = 64
-#: the damping of the first step, and its factors after a step that is taken and one that is not
-DAMPING, LESS, MORE = 1e-3, 0.2, 8.0
+#: the factors of the damping after a step that is taken and one that is not
+LESS, MORE = 0.2, 8.0
 #: a picture with a smaller share of pixels with trust is aligned by the robust fit alone
 COVERED = 0.9
 #: the smallest ridge of the scores, as a fraction of the mean energy of an atom
@@ -245,16 +248,21 @@ class Problem:
         """Return a damped Gauss-Newton step.
 
         Pixels with an outlier count less: by the square of the share of their residual that the
-        outlier leaves.
+        outlier leaves. The curvature is that of pixels averaged over squares.
         """
         with torch.no_grad():
             shown, derivatives = self.transformation.linearised(slopes, parameters)
-            atoms = self.linear.dictionary
+            atoms, ridge = self.linear
             residual = shown - codes[:, : len(atoms)] @ atoms
             left = self.model.residual(shown, codes) if len(atoms) > 0 else residual
             weights = (left.abs() / residual.abs().clamp_min(TINY)).clamp_max(1).square()
+            size, side = self.transformation.size, squares(self.transformation)
             return damped_step(
-                self.linear, self.transformation, derivatives, weights, gradient, damping
+                averaged(derivatives, size, side),
+                averaged(weights[:, None], size, side)[:, 0],
+                gradient / side**2,
+                damping,
+                Linear(averaged(atoms[None], size, side)[0], ridge / side**2),
             )
 
 

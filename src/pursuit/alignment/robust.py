@@ -33,6 +33,8 @@ SMOOTHEST = 0.1
 LONGEST = 2.0
 #: a picture that moves by fewer pixels than this waits for the next level
 SETTLED = 0.03
+#: the share of its diagonal that is added to a curvature
+DAMPING = 1e-3
 TINY = 1e-12
 
 
@@ -87,6 +89,17 @@ def smooth(pictures: Tensor, deviation: float) -> Tensor:
     return F.conv2d(F.conv2d(padded, kernel.view(1, 1, 1, -1)), kernel.view(1, 1, -1, 1))[:, 0]
 
 
+def _smooth_trusted(pictures: Tensor, mask: Tensor, deviation: float) -> Tensor:
+    """Smooth pictures, so that pixels without trust do not spread and take the values around them.
+
+    Without smoothing, they alone are replaced.
+    """
+    width = deviation if deviation > 0 else 2.0
+    mean = ((pictures * mask).sum(dim=(1, 2)) / mask.sum(dim=(1, 2)).clamp_min(1))[:, None, None]
+    filled = (smooth(pictures * mask, width) + 1e-3 * mean) / (smooth(mask, width) + 1e-3)
+    return filled if deviation > 0 else torch.where(mask > 0, pictures, filled)
+
+
 def normal_equations(
     atoms: Tensor, ridge: Tensor, derivatives: Tensor, weights: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -105,32 +118,29 @@ def normal_equations(
 
 
 def damped_step(
-    linear: Linear,
-    transformation: Transformation,
     derivatives: Tensor,
     weights: Tensor,
     gradient: Tensor,
-    damping: Tensor,
+    damping: Tensor | None = None,
+    linear: Linear | None = None,
 ) -> Tensor:
     """Return ``-H^{-1} gradient``, shape (n, k), where H approximates the curvature in p.
 
-    H is that of least squares with the given weights, scores projected out, plus a multiple of its
-    diagonal. Weights (n, m) and derivatives (n, k, m) are averaged over squares of pixels.
+    H is that of least squares with weights (n, m) and derivatives (n, k, m), plus a multiple of its
+    diagonal. If a linear model is given, its scores are projected out.
     """
-    size, side = transformation.size, squares(transformation)
-    atoms = averaged(linear.dictionary[None], size, side)[0]
+    empty = Linear(derivatives.new_empty(0, derivatives.shape[2]), derivatives.new_empty(0))
+    atoms, ridge = empty if linear is None else linear
+    matrix, _ = normal_equations(atoms, ridge, derivatives, weights)
     count = len(atoms)
-    matrix, _ = normal_equations(
-        atoms,
-        linear.ridge / side**2,
-        averaged(derivatives, size, side),
-        averaged(weights[:, None], size, side)[:, 0],
-    )
-    mixed = matrix[:, :count, count:]
-    projected = mixed.transpose(1, 2) @ torch.linalg.solve(matrix[:, :count, :count], mixed)
-    curvature = side**2 * (matrix[:, count:, count:] - projected)
+    curvature = matrix[:, count:, count:]
+    if count > 0:
+        mixed = matrix[:, :count, count:]
+        scores = matrix[:, :count, :count]
+        curvature = curvature - mixed.transpose(1, 2) @ torch.linalg.solve(scores, mixed)
     diagonal = curvature.diagonal(dim1=1, dim2=2)
-    diagonal += damping[:, None] * diagonal + 1e-6 * diagonal.amax(dim=1, keepdim=True) + TINY
+    share = torch.full_like(gradient[:, 0], DAMPING) if damping is None else damping
+    diagonal += share[:, None] * diagonal + 1e-6 * diagonal.amax(dim=1, keepdim=True) + TINY
     return capped(-torch.linalg.solve(curvature, gradient), LONGEST)
 
 
@@ -150,9 +160,8 @@ class _Level:
         atoms = linear.dictionary.reshape(-1, *transformation.size)
         self.atoms = self._pooled(smooth(atoms, deviation).flatten(1)[None])[0]
         self.ridge = linear.ridge / self.side**2
-        # pixels without trust do not spread into their surroundings
         soft = smooth(mask, deviation)
-        shown = smooth(pictures * mask, deviation) / soft.clamp_min(1e-3)
+        shown = _smooth_trusted(pictures, mask, deviation)
         self.images = torch.cat([with_slopes(shown), soft[:, None]], dim=1)
 
     def first_scores(self, parameters: Tensor) -> Tensor:

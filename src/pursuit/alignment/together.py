@@ -19,18 +19,20 @@ from ..models import RobustPCA
 from ..progress import Callback, Progress
 from ..solvers.low_rank import Factors
 from ..solvers.principal_component_pursuit import pursue
-from .new_data import DAMPING, Alignment, as_pictures, as_start
+from .new_data import Alignment, as_pictures, as_start
 from .robust import FIRST, LEVELS, TINY, Linear, damped_step, smooth
 from .transformations import Transformation, with_slopes
 
 #: the most rounds of a level
-ROUNDS = 15
+ROUNDS = 40
 #: steps of the solver in a round
 SOLVER_STEPS = 3
 #: steps of the solver before the first round and after the last
-FINAL_STEPS = 15
+FINAL_STEPS = 30
 #: a level ends when the mean movement is below this number of pixels
-SETTLED = 0.03
+SETTLED = 0.02
+#: the factor of Gauss-Newton steps: the low-rank part follows, so that longer ones are better
+RELAXED = 1.5
 
 
 class Together(NamedTuple):
@@ -96,15 +98,13 @@ def align_together(
         images = with_slopes(smooth(pictures, share * min(transformation.size) / FIRST))
         for number in range(ROUNDS):
             shown, derivatives = transformation.linearised(images, parameters)
-            parts = state.split(shown)
-            residual = shown - parts.low_rank
+            residual = shown - state.split(shown).low_rank
             left = residual.clamp(-lam, lam)
             weights = (left / residual.abs().clamp_min(TINY)).square()
             gradient = (derivatives @ left[..., None])[..., 0]
-            damping = torch.full_like(left[:, 0], DAMPING)
-            change = damped_step(
-                parts.linear, transformation, derivatives, weights, gradient, damping
-            )
+            # the low-rank part also explains how the pictures differ by movements, so that the
+            # curvature with it projected out would lead to steps that are far too long
+            change = RELAXED * damped_step(derivatives, weights, gradient)
             new = parameters + change
             new = transformation.bounded(new - new.mean(dim=0), room)
             moved = float((new - parameters).abs().mean())
@@ -156,8 +156,8 @@ class _State:
         sizes = factors.values.sqrt()
         if len(sizes) == 0:
             raise ValueError(
-                f"lam_star={self.lam_star:g} leaves no low-rank part of these pictures; "
-                "choose a smaller one"
+                f"lam={self.lam:g} and lam_star={self.lam_star:g} leave no low-rank part of these "
+                "pictures; choose smaller weights"
             )
         atoms = (factors.right * sizes).T
         linear = Linear(atoms, torch.full_like(sizes, self.lam_star))

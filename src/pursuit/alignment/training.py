@@ -20,7 +20,8 @@ from ..encoders.trainable import Trainable
 from ..regimes import Regime, Unsupervised, as_regime
 from ..training import fit
 from ..training_loop import History
-from .new_data import DAMPING, Alignment, Problem, as_pictures, as_start
+from .new_data import Alignment, Problem, as_pictures, as_start
+from .robust import DAMPING, damped_step
 from .transformations import Transformation, with_slopes
 
 
@@ -122,29 +123,27 @@ class AlignedPictures(Source):
     def moved(self, rows: Tensor, targets: Any = None) -> Batch:
         """Move some of the pictures by one step, and return the batch of what is seen then."""
         pictures, parameters = self.pictures[rows], self.parameters[rows]
-        problem = Problem.of(self.encoder, self.transformation)
-        gradient, codes = self._gradient(problem, pictures, parameters, targets)
-        damping = torch.full_like(gradient[:, 0], DAMPING)
-        change = problem.step(self.slopes[rows], parameters, gradient, codes, damping)
+        change = self._step(rows, pictures, parameters, targets)
         new = self.transformation.bounded(parameters + self.rate * change, pictures.shape)
         self.parameters[rows] = torch.where(new.isfinite().all(dim=1)[:, None], new, parameters)
         with torch.no_grad():
             shown = self.transformation(pictures, self.parameters[rows])
         return Batch(shown, targets, None, self.total)
 
-    def _gradient(
-        self, problem: Problem, pictures: Tensor, parameters: Tensor, targets: Any
-    ) -> tuple[Tensor, Tensor]:
+    def _step(self, rows: Tensor, pictures: Tensor, parameters: Tensor, targets: Any) -> Tensor:
         if self.regime.minimises_objective:
-            return problem.values(pictures, parameters)[1:]
+            problem = Problem.of(self.encoder, self.transformation)
+            _, gradient, codes = problem.values(pictures, parameters)
+            damping = torch.full_like(gradient[:, 0], DAMPING)
+            return problem.step(self.slopes[rows], parameters, gradient, codes, damping)
         with torch.enable_grad():
             free = parameters.detach().requires_grad_()
-            shown = self.transformation(pictures, free)
-            batch = Batch(shown, targets, None, self.total)
+            batch = Batch(self.transformation(pictures, free), targets, None, self.total)
             loss = self.regime(cast(nn.Module, self.encoder), batch)
             (gradient,) = torch.autograd.grad(len(pictures) * loss, free)
-        with torch.no_grad():
-            return gradient, problem.codes(shown)
+        # the curvature of the squared error, which bounds that of its parts
+        _, derivatives = self.transformation.linearised(self.slopes[rows], parameters)
+        return damped_step(derivatives, torch.ones_like(derivatives[:, 0]), gradient / 2)
 
     def alignment(self, before: Tensor | None = None) -> Alignment:
         """Return all pictures at their current parameters."""

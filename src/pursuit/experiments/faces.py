@@ -101,7 +101,7 @@ class Reproduction(Experiment):
         window = (84, 62) if data is not None else (66, 48)
         if not quick:
             return FacesSettings(window=window)
-        return FacesSettings(seeds=(0,), steps=60, most=20, frames=20, window=window)
+        return FacesSettings(seeds=(0,), steps=60, most=20, frames=40, window=window)
 
     @classmethod
     def download(cls, progress: Callback | None = None) -> Path:
