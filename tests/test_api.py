@@ -85,6 +85,14 @@ NAMES = {
         "mean_improvement",
         "sdr",
     },
+    "pursuit.vision": {
+        "AlignedPictures",
+        "AlignmentModel",
+        "ContactSheet",
+        "Stack",
+        "align_pictures",
+        "read_stack",
+    },
     "pursuit.penalties": {
         "Elastic",
         "GroupL2",
@@ -203,10 +211,12 @@ ROWS = [
         "training",
         "online",
     },
+    {"alignment"},
     {"estimators"},
     {"audio"},
     {"report", "plots"},
     {"datasets"},
+    {"vision"},
     {"experiments"},
     {"cli", "__main__"},
 ]

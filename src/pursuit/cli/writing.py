@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 import signal
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -95,6 +96,25 @@ def made_folder(path: Path) -> Iterator[None]:
             with suppress(OSError):  # something else has been put there, or it was not made
                 folder.rmdir()
         raise
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """Context manager: yields an empty folder; on success its files are moved to `path`.
+
+    They replace files of the same names, and others stay. After an error nothing has changed.
+    """
+    with termination_as_exception(), made_folder(path):
+        place = path / f".{secrets.token_hex(4)}.part"
+        place.mkdir()
+        try:
+            yield place
+            for file in sorted(file for file in place.rglob("*") if file.is_file()):
+                target = path / file.relative_to(place)
+                target.parent.mkdir(exist_ok=True)
+                file.replace(target)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
 
 
 @contextmanager
