@@ -1,4 +1,4 @@
-"""Pictures of one thing under known transformations, from a formula rather than by interpolation."""
+"""Pictures of one thing under known transformations, by a formula and not by interpolation."""
 
 from __future__ import annotations
 
@@ -52,7 +52,6 @@ def picture(
     return scene(
         (np.cos(turn) * right + np.sin(turn) * down) / pose.scale,
         (np.cos(turn) * down - np.sin(turn) * right) / pose.scale,
-        seed,
     )
 
 

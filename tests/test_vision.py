@@ -121,7 +121,7 @@ def test_what_cannot_be_used_is_left_out_and_named(tmp_path: Path) -> None:
     save(tmp_path / "flat.png", np.full((48, 56), 0.5))
     (tmp_path / "notes.txt").write_text("x")
     (tmp_path / ".hidden.png").write_text("x")
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(UserWarning, match="left out: ") as caught:
         stack = read_stack(tmp_path)
     assert [path.name for path in stack.paths] == [f"{number}.png" for number in range(6)]
     messages = [str(warning.message) for warning in caught]

@@ -43,7 +43,8 @@ def check(source: Path, folder: Path, model: Path | None, save_model: Path | Non
         if folder.is_dir():
             check_output(folder / name, (), suffixes=())
     if save_model is not None:
-        check_output(save_model, (), suffixes=())
+        if save_model.parent.is_dir() or not _is_inside(save_model, folder):
+            check_output(save_model, (), suffixes=())
         if save_model.suffix.lower() in (".png", ".csv"):
             raise ValueError(f"{save_model} will be a model; call it *.safetensors")
 
@@ -83,7 +84,8 @@ def run(
     with whole_folder(folder) as place:
         _write(found, place, described, callback)
         if save_model is not None:
-            found.model.save(save_model)
+            inside = _is_inside(save_model, folder)
+            found.model.save(place / save_model.name if inside else save_model)
     return {**described, "seconds": round(time.perf_counter() - begin, 3)}
 
 
@@ -128,6 +130,10 @@ def _write(
     title = name if len(found) == 1 else f"{len(found)} pictures of {name}"
     sheet.draw(title, _facts(found, described)).save(folder / SHEET)
     (folder / TABLE).write_bytes(_csv(found))
+
+
+def _is_inside(path: Path, folder: Path) -> bool:
+    return path.parent.resolve() == folder.resolve()
 
 
 def names(paths: Sequence[Path]) -> list[str]:

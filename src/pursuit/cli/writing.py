@@ -14,7 +14,7 @@ from typing import IO, Any
 import numpy as np
 
 from .._words import listed
-from ..files import whole
+from ..files import signals_wait, whole
 
 Array = np.ndarray[Any, Any]
 
@@ -109,10 +109,11 @@ def whole_folder(path: Path) -> Iterator[Path]:
         place.mkdir()
         try:
             yield place
-            for file in sorted(file for file in place.rglob("*") if file.is_file()):
-                target = path / file.relative_to(place)
-                target.parent.mkdir(exist_ok=True)
-                file.replace(target)
+            with signals_wait():
+                for file in sorted(file for file in place.rglob("*") if file.is_file()):
+                    target = path / file.relative_to(place)
+                    target.parent.mkdir(exist_ok=True)
+                    file.replace(target)
         finally:
             shutil.rmtree(place, ignore_errors=True)
 
