@@ -234,6 +234,27 @@ def test_translations(tmp_path: Path) -> None:
     assert found.window == (34, 40)
 
 
+def test_windows_that_have_reached_the_border(tmp_path: Path) -> None:
+    """A movement that the margin does not allow is not found, and that is known."""
+    moved = (*(Pose(pose.x / 4, pose.y / 4) for pose in POSES), Pose(8.0, 0.0))
+    for number, pose in enumerate(moved):
+        save(tmp_path / f"{number}.png", picture(pose))
+    narrow = align_pictures(tmp_path, transformation="translation", margin=0.05)
+    assert narrow.at_border.tolist() == [False] * 6 + [True]
+    wide = align_pictures(tmp_path, transformation="translation", margin=0.2)
+    assert not wide.at_border.any()
+    found = wide.table()[:, 0]
+    np.testing.assert_allclose(found[6] - found[:6].mean(), 8.0, atol=0.3)
+
+
+@pytest.mark.data
+def test_faces_become_more_alike(data_folder: Path) -> None:
+    found = align_pictures(sorted((data_folder / "faces" / "rasl_gore").glob("*.png"))[::5])
+    before, after = found.differences
+    assert len(found) == 20
+    assert after < 0.85 * before
+
+
 def test_progress_is_reported(folder: Path) -> None:
     stages: list[Progress] = []
     align_pictures(folder, callback=stages.append)

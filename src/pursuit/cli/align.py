@@ -94,30 +94,31 @@ def align(
 ) -> None:
     """Align pictures of one thing: faces, slides, frames of a shaking camera.
 
-    Example: pursuit align photos/ -o aligned
+    Example: pursuit align photos/ -o out
 
-    Example: pursuit align photos/ -o aligned --save-model face.safetensors
+    Example: pursuit align photos/ -o out --save-model face.safetensors
 
-    Example: pursuit align new.jpg -o result --model face.safetensors
+    Example: pursuit align new.jpg -o new --model face.safetensors
 
-    The first writes these, for each picture under its name:
+    The first writes out/contact_sheet.png, the picture to look at first, and
+    for each picture of photos/, under its name:
 
-    aligned/aligned: the aligned pictures, in full size and in colours
+    out/aligned: the aligned picture, in full size and in its colours
 
-    aligned/low_rank: what they have in common, in grey
+    out/low_rank: what it has in common with the others, in grey
 
-    aligned/outliers: what only some show, such as glasses or passers-by,
-    brighter or darker than grey
+    out/outliers: what it has not, such as a passer-by; brighter or darker
+    than grey
 
-    and for all of them aligned/contact_sheet.png, the sheet to look at first,
-    and aligned/transformations.csv: by how many pixels each picture is moved
-    (x to the right, y down), its angle in degrees (clockwise), its scale, and
-    how badly the model describes it before and after.
+    out/transformations.csv says by how many pixels the window is moved over
+    each picture (x to the right, y down), by how many degrees it is turned
+    (clockwise), its scale, and the loss of the model before and after.
 
-    Pictures should be aligned roughly, to within the margin. Those of slightly
-    different sizes are cut around their middle. Pictures with a side of more
-    than 200 pixels are aligned at a reduced scale, which is also that of
-    low_rank and outliers.
+    Pictures should be aligned roughly, to within the margin. Those of
+    different sizes are cut around their middle, and left out if a side differs
+    from the usual one by more than 25 %. Pictures with a side of more than 200
+    pixels are aligned at a reduced scale, which is also that of low_rank and
+    outliers.
 
     Files in the output folder that have the name of a result are replaced,
     all at once when the work is complete; others are kept.

@@ -15,6 +15,7 @@ from ..progress import Callback, Progress
 from ..vision.faces import AlignedPictures, AlignmentModel, align_pictures
 from ..vision.sheets import ContactSheet, around_grey, as_bytes
 from ..vision.stack import Array
+from .errors import warn
 from .writing import check_folder, check_output, whole_folder
 
 PARTS = ("aligned", "low_rank", "outliers")
@@ -75,12 +76,19 @@ def run(
         "loss_after": losses[1],
         "difference_before": found.differences[0],
         "difference_after": found.differences[1],
+        "at_border": int(found.at_border.sum()),
         "outlier_scale": _scale(found.outliers),
         "contact_sheet": str(folder / SHEET),
         "transformations": str(folder / TABLE),
         "model": None if model is None else str(model),
         "saved_model": None if save_model is None else str(save_model),
     }
+    if described["at_border"]:
+        warn(
+            f"in {described['at_border']} of {len(found)} pictures the window has reached the "
+            "border of the picture, so they may not be aligned; "
+            + ("cut them around what they show" if known else "take a larger --margin")
+        )
     with whole_folder(folder) as place:
         _write(found, place, described, callback)
         if save_model is not None:

@@ -157,6 +157,14 @@ class AlignedPictures:
         height, width = self.alignment.transformation.size
         return self.stack.factor * height, self.stack.factor * width
 
+    @cached_property
+    def at_border(self) -> Array:
+        """Whether a window has moved as far as it can, so that it may not be where it should be."""
+        found = self.alignment
+        further = (1 + 1e-3) * found.parameters
+        room = self.stack.grey.shape[1:]
+        return (found.transformation.bounded(further, room) != further).any(dim=1).numpy()
+
     @property
     def columns(self) -> tuple[str, ...]:
         """The names of the columns of `table`."""
@@ -245,6 +253,21 @@ def align_pictures(
     -------
     AlignedPictures
         The pictures, the model and the alignment.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from PIL import Image
+    >>> from tempfile import TemporaryDirectory
+    >>> from pursuit.vision import align_pictures
+    >>> rows, columns = np.mgrid[:40, :40] - 20
+    >>> with TemporaryDirectory() as folder:
+    ...     for number, x in enumerate([-1, 0, 1]):
+    ...         blob = 255 * np.exp(-((columns - x) ** 2 + rows**2) / 40)
+    ...         Image.fromarray(blob.astype(np.uint8)).save(f"{folder}/{number}.png")
+    ...     found = align_pictures(folder, transformation="translation")
+    >>> (found.table()[:, 0].round(1) + 0.0).tolist()
+    [-1.0, 0.0, 1.0]
     """
     require_choice(transformation, tuple(TRANSFORMATIONS), "transformation")
     if not 0 < margin < 0.5:
