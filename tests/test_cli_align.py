@@ -167,6 +167,31 @@ def test_a_saved_model_aligns_a_new_picture(run: Run, tmp_path: Path) -> None:
     assert pixels(tmp_path / "one" / "contact_sheet.png").ndim == 3
 
 
+def test_inspect_shows_the_model_and_draws_its_atoms(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, plot = align_pictures(fill(tmp_path / "in", 3)).model, tmp_path / "atoms.png"
+    model.save(tmp_path / "m.safetensors")
+    with pytest.raises(SystemExit):
+        app(["inspect", str(tmp_path / "m.safetensors"), "--plot", str(plot), "--json"])
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["kind"] == "alignment"
+    assert shown["transformation"] == {"kind": "similarity", "size": [38, 44], "limit": None}
+    assert (shown["size"], shown["factor"]) == ([48, 56], 1)
+    assert pixels(plot).ndim == 3
+
+
+def test_a_window_at_the_border_is_a_warning(run: Run, tmp_path: Path) -> None:
+    source = fill(tmp_path / "in")
+    save(source / "far.png", picture(Pose(9.0, 0.0)))
+    done = run(source, "-o", tmp_path / "out", "--margin", "5", "--json")
+    count = json.loads(done.stdout)["at_border"]
+    assert count >= 1
+    (line,) = errors_of(done)
+    assert line.startswith(f"warning: in {count} of 7 pictures the window has reached the border")
+    assert line.endswith("take a larger --margin")
+
+
 # ---- what is refused ------------------------------------------------------------------------
 
 
