@@ -85,6 +85,14 @@ NAMES = {
         "mean_improvement",
         "sdr",
     },
+    "pursuit.vision": {
+        "AlignedPictures",
+        "AlignmentModel",
+        "ContactSheet",
+        "Stack",
+        "align_pictures",
+        "read_stack",
+    },
     "pursuit.penalties": {
         "Elastic",
         "GroupL2",

@@ -112,7 +112,7 @@ def whole_files(paths: Sequence[str | os.PathLike[str]]) -> Iterator[Sequence[Bi
             for file in files:
                 file.flush()
                 os.fsync(file.fileno())
-        with _signals_wait():
+        with signals_wait():
             for name, path in zip(names, targets, strict=True):
                 os.replace(name, path)
     except BaseException:
@@ -122,7 +122,7 @@ def whole_files(paths: Sequence[str | os.PathLike[str]]) -> Iterator[Sequence[Bi
 
 
 @contextmanager
-def _signals_wait() -> Iterator[None]:
+def signals_wait() -> Iterator[None]:
     """Context manager: interrupts and termination signals are handled at its end."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread handles signals

@@ -79,6 +79,9 @@ def _describe(saved: Saved) -> dict[str, Any]:
                 "envelope": info["envelope"],
                 "recipe": info["recipe"],
             }
+        case "alignment":
+            names = ("model", "transformation", "size", "factor", "white")
+            special = {name: info[name] for name in names}
         case "checkpoint":
             special = {"settings": info["settings"], "steps": info["history"]["steps"]}
         case _:
@@ -170,4 +173,5 @@ def _draw(saved: Saved, plot: Path) -> None:
     dictionaries = [array for name, array in saved.arrays.items() if name.split(".")[-1] in names]
     if not dictionaries:
         raise ValueError(f"{saved.path} has no atoms to draw")
-    atoms(np.concatenate(dictionaries), title=saved.path.name, path=plot)
+    window = saved.info.get("transformation", {}).get("size")
+    atoms(np.concatenate(dictionaries), window, title=saved.path.name, path=plot)

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
+from .align import align
 from .bench import Bench, bench
 from .demo import demo
 from .encode import decode, encode
@@ -27,7 +28,7 @@ from .separate import separate
 
 #: the commands, in the order of the help
 COMMANDS: tuple[Callable[..., None], ...] = (
-    demo, fit, encode, decode, inspect, export, separate, identify, reproduce, bench,
+    demo, fit, encode, decode, inspect, export, separate, identify, align, reproduce, bench,
 )  # fmt: skip
 
 

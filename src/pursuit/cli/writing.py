@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 import signal
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,7 @@ from typing import IO, Any
 import numpy as np
 
 from .._words import listed
-from ..files import whole
+from ..files import signals_wait, whole
 
 Array = np.ndarray[Any, Any]
 
@@ -95,6 +96,26 @@ def made_folder(path: Path) -> Iterator[None]:
             with suppress(OSError):  # something else has been put there, or it was not made
                 folder.rmdir()
         raise
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """Context manager: yields an empty folder; on success its files are moved to `path`.
+
+    They replace files of the same names, and others stay. After an error nothing has changed.
+    """
+    with termination_as_exception(), made_folder(path):
+        place = path / f".{secrets.token_hex(4)}.part"
+        place.mkdir()
+        try:
+            yield place
+            with signals_wait():
+                for file in sorted(file for file in place.rglob("*") if file.is_file()):
+                    target = path / file.relative_to(place)
+                    target.parent.mkdir(exist_ok=True)
+                    file.replace(target)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
 
 
 @contextmanager

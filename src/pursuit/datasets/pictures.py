@@ -1,11 +1,11 @@
-"""Pictures of a folder: listed by suffix, read as grey values, cut into patches."""
+"""Pictures of a folder: listed by suffix, read as grey values or colours, cut into patches."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,10 @@ Array = np.ndarray[Any, Any]
 SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp", ".pgm")
 #: the smallest standard deviation that patches are divided by, if black is 0 and white is 1
 FLAT = 0.02
+#: the weights of red, green and blue in a grey value (ITU-R 601), as Pillow has them
+LUMINANCE = (0.299, 0.587, 0.114)
+#: the tag of Exif that says how a picture is turned, and its values for a quarter turn
+ORIENTATION, QUARTER = 0x0112, range(5, 9)
 
 
 def find(folder: Path) -> list[Path]:
@@ -37,16 +41,72 @@ def read(path: Path) -> Array:
     are if none exceeds 1 in magnitude, and are divided by the largest magnitude otherwise.
     """
     with _opened(path) as picture:
-        deep = picture.mode[0] in "IF"
-        values = np.asarray(picture if deep else picture.convert("L"))
+        values = np.asarray(picture if _is_deep(picture) else picture.convert("L"))
+    return _scaled(path, values)
+
+
+class Header(NamedTuple):
+    """Height and width of a picture as it is shown, and whether it has more than 8 bits."""
+
+    height: int
+    width: int
+    deep: bool
+
+
+def read_header(path: Path) -> Header:
+    """The size of a picture, without its pixels."""
+    with _opened(path) as picture:
+        width, height = picture.size
+        if picture.getexif().get(ORIENTATION) in QUARTER:
+            height, width = width, height
+        return Header(height, width, _is_deep(picture))
+
+
+def read_colours(path: Path) -> Array:
+    """The values of a picture: (height, width) if it is grey, otherwise (height, width, 3).
+
+    Numbers are scaled as by `read`. The picture is turned as its camera has noted (Exif), and what
+    is transparent becomes white. Of several pages or frames, the first is read.
+    """
+    with _opened(path) as picture:
+        from PIL import ImageOps
+
+        upright = ImageOps.exif_transpose(picture)
+        values = np.asarray(upright if _is_deep(upright) else _opaque(upright))
+    return _scaled(path, values)
+
+
+def as_grey(values: Array) -> Array:
+    """The grey values of what `read_colours` returns."""
+    return values if values.ndim == 2 else values @ np.asarray(LUMINANCE, values.dtype)
+
+
+def _is_deep(picture: Any) -> bool:
+    return picture.mode[0] in "IF"
+
+
+def _opaque(picture: Any) -> Any:
+    """A picture of 8 bits on white ground, grey or in colours."""
+    from PIL import Image
+
+    grey = picture.mode in ("1", "L", "LA", "La")
+    if picture.has_transparency_data:
+        picture = picture.convert("RGBA")
+        picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
+    return picture.convert("L" if grey else "RGB")
+
+
+def _scaled(path: Path, values: Array) -> Array:
+    """Values from 0 for black to 1 for white."""
     if values.dtype.kind == "f":
         if not np.isfinite(values).all():
             raise ValueError(f"{path} contains NaN or infinite values; repair or remove it")
         return values / max(float(np.abs(values).max()), 1.0)
+    deep = values.dtype != np.uint8
     if deep and (values.min() < 0 or values.max() > 65535):
         raise ValueError(f"{path} has neither 8 nor 16 bits a pixel; convert it to one of them")
-    grey: Array = values / (65535.0 if deep else 255.0)
-    return grey
+    scaled: Array = values / (65535.0 if deep else 255.0)
+    return scaled
 
 
 def windows(picture: Array, size: int) -> Array:
