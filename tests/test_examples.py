@@ -77,6 +77,12 @@ def sliding_atoms_are_learned_for_denoising(output: str) -> None:
     assert encoder[1] < exact[1] / 10
 
 
+def displaced_pictures_are_aligned(output: str) -> None:
+    for name in ("angles", "positions", "loss"):
+        before, after = line(output, name)
+        assert after < before / 2
+
+
 EXAMPLES: dict[str, Callable[[str], None]] = {
     "sparse_coding_pipeline": codes_tell_textures_apart,
     "robust_pca_new_data": covered_faces_are_restored,
@@ -84,6 +90,7 @@ EXAMPLES: dict[str, Callable[[str], None]] = {
     "online_stream": changes_are_followed,
     "train_for_a_task": training_beats_the_exact_solution,
     "add_a_penalty": the_new_penalty_is_proved_and_learned,
+    "align_pictures": displaced_pictures_are_aligned,
     "convolutional_pictures": sliding_atoms_are_learned_for_denoising,
 }
 

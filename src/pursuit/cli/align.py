@@ -15,7 +15,7 @@ from .output import AsJson, show
 Kind = StrEnum("Kind", ["TRANSLATION", "SIMILARITY", "AFFINE"])
 
 #: the margin in percent, and the weight of the outliers, by default
-MARGIN, LAM = 10.0, 0.01
+MARGIN, LAM = 15.0, 0.01
 
 
 def align(

@@ -220,7 +220,7 @@ def align_pictures(
     model: AlignmentModel | None = None,
     *,
     transformation: str = "similarity",
-    margin: float = 0.1,
+    margin: float = 0.15,
     lam: float = 0.01,
     atoms: int | None = None,
     callback: Callback | None = None,
