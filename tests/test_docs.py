@@ -134,3 +134,13 @@ def test_speakers_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert set(found.scores) == set(latest.scores) == {"low", "high"}
     assert when.scores.shape == (len(when.times), 2)
     assert (tmp_path / "voices.safetensors").is_file()
+
+
+def test_alignment_example() -> None:
+    namespace: dict[str, object] = {}
+    (code,) = blocks("docs/alignment.md")
+    exec(code, namespace)
+    places, found, new = (namespace[name] for name in ("places", "found", "new"))
+    at = torch.cat([found.parameters, new.parameters]) + places.flip(1)
+    assert (at - at.mean(dim=0)).norm(dim=1).max() < 0.2
+    assert (new.loss < new.loss_before).all()
