@@ -87,14 +87,14 @@ def test_a_folder_as_a_user_has_it(tmp_path: Path) -> None:
     sources = ["0.jpg", *(f"{number}.png" for number in range(6)), "ü, 16.tif"]
     results = {f"{part}/{name}.png" for part in PARTS for name in sources}
     assert files_of(out) == results | {"contact_sheet.png", "transformations.csv", "m.safetensors"}
-    assert (written["pictures"], written["window"], written["factor"]) == (8, [38, 44], 1)
+    assert (written["pictures"], written["window"], written["factor"]) == (8, [34, 40], 1)
     assert written["loss_after"] < written["loss_before"]
     assert written["difference_after"] < 0.7 * written["difference_before"]
     assert [row["file"] for row in table_of(out)] == sources
-    assert pixels(out / "aligned" / "0.jpg.png").shape == (38, 44, 3)
-    assert pixels(out / "aligned" / "0.png.png").shape == (38, 44)
+    assert pixels(out / "aligned" / "0.jpg.png").shape == (34, 40, 3)
+    assert pixels(out / "aligned" / "0.png.png").shape == (34, 40)
     assert pixels(out / "aligned" / "ü, 16.tif.png").dtype == np.uint16
-    assert pixels(out / "low_rank" / "0.jpg.png").shape == (38, 44)
+    assert pixels(out / "low_rank" / "0.jpg.png").shape == (34, 40)
     assert pixels(out / "contact_sheet.png").ndim == 3
     assert AlignmentModel.load(out / "m.safetensors").size == (48, 56)
 
@@ -126,7 +126,7 @@ def test_the_summary_is_for_readers(run: Run, tmp_path: Path) -> None:
     done = run(source, "-o", out, "--transformation", "translation")
     first, *rest = done.stdout.splitlines()
     assert first == f"{out / 'contact_sheet.png'}: 3 pictures aligned by translation"
-    assert "the 38 x 44 pixels in the middle" in rest[0]
+    assert "the 34 x 40 pixels in the middle" in rest[0]
     assert rest[1].startswith("difference from the median picture ")
     assert tuple(table_of(out)[0]) == ("file", "x", "y", "loss_before", "loss_after")
 
@@ -140,7 +140,7 @@ def test_a_second_run_replaces_the_results_and_nothing_else(run: Run, tmp_path: 
         assert run(source, "-o", out).returncode == 0
         results = {f"{part}/{number}.png" for part in PARTS for number in range(3)}
         assert files_of(out) == results | {"contact_sheet.png", "transformations.csv", "mine.txt"}
-        assert pixels(out / "aligned" / "0.png").shape == (38, 44)
+        assert pixels(out / "aligned" / "0.png").shape == (34, 40)
         assert (out / "mine.txt").read_text() == "mine"
 
 
@@ -176,7 +176,7 @@ def test_inspect_shows_the_model_and_draws_its_atoms(
         app(["inspect", str(tmp_path / "m.safetensors"), "--plot", str(plot), "--json"])
     shown = json.loads(capsys.readouterr().out)
     assert shown["kind"] == "alignment"
-    assert shown["transformation"] == {"kind": "similarity", "size": [38, 44], "limit": None}
+    assert shown["transformation"] == {"kind": "similarity", "size": [34, 40], "limit": None}
     assert (shown["size"], shown["factor"]) == ([48, 56], 1)
     assert pixels(plot).ndim == 3
 
