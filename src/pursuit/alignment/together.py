@@ -12,6 +12,7 @@ import time
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .._checks import as_number
@@ -20,15 +21,15 @@ from ..progress import Callback, Progress
 from ..solvers.low_rank import Factors
 from ..solvers.principal_component_pursuit import pursue
 from .new_data import Alignment, as_pictures, as_start
-from .robust import FIRST, LEVELS, TINY, Linear, damped_step, smooth
+from .robust import FIRST, LEVELS, TINY, Linear, damped_step, smooth, squares
 from .transformations import Transformation, with_slopes
 
 #: the most rounds of a level
-ROUNDS = 40
+ROUNDS = 25
 #: steps of the solver in a round
 SOLVER_STEPS = 3
-#: steps of the solver before the first round and after the last
-FINAL_STEPS = 30
+#: steps of the solver before the first round, and of that of the whole pictures at the end
+FIRST_STEPS, FINAL_STEPS = 25, 10
 #: a level ends when the mean movement is below this number of pixels
 SETTLED = 0.02
 #: the factor of Gauss-Newton steps: the low-rank part follows, so that longer ones are better
@@ -90,34 +91,29 @@ def align_together(
     lam = as_number(lam, "lam")
     if lam_star is None:
         lam_star = lam * max(len(pictures), transformation.features) ** 0.5
-    state = _State(as_number(lam_star, "lam_star"), lam, atoms)
-    first = state.result(transformation(pictures, parameters))
-    began = time.perf_counter()
-    rounds, stopped = ROUNDS * len(LEVELS), False
-    for level, share in enumerate(LEVELS):
-        images = with_slopes(smooth(pictures, share * min(transformation.size) / FIRST))
-        for number in range(ROUNDS):
-            shown, derivatives = transformation.linearised(images, parameters)
-            residual = shown - state.split(shown).low_rank
-            left = residual.clamp(-lam, lam)
-            weights = (left / residual.abs().clamp_min(TINY)).square()
-            gradient = (derivatives @ left[..., None])[..., 0]
-            # the low-rank part also explains how the pictures differ by movements, so that the
-            # curvature with it projected out would lead to steps that are far too long
-            change = RELAXED * damped_step(derivatives, weights, gradient)
-            new = parameters + change
-            new = transformation.bounded(new - new.mean(dim=0), room)
+    lam_star = as_number(lam_star, "lam_star")
+    small = _Reduced(pictures, transformation, lam_star, lam, atoms)
+    small.state.split(small.window(small.pictures, parameters / small.side), FIRST_STEPS)
+    state = _State(lam_star, lam, atoms)
+    first = state.result(transformation(pictures, parameters), small.state)
+    began, done, stopped = time.perf_counter(), 0, False
+    for share in LEVELS:
+        slopes = with_slopes(smooth(small.pictures, share * min(small.window.size) / FIRST))
+        for _ in range(ROUNDS):
+            new = parameters + small.step(slopes, parameters)
+            new = transformation.bounded(new - new.mean(dim=0), pictures.shape)
             moved = float((new - parameters).abs().mean())
-            parameters = new
+            parameters, done = new, done + 1
             if callback is not None:
-                seconds, done = time.perf_counter() - began, level * ROUNDS + number + 1
-                stopped = bool(callback(Progress("aligning", done, rounds, seconds=seconds)))
+                seconds = time.perf_counter() - began
+                total = ROUNDS * len(LEVELS)
+                stopped = bool(callback(Progress("aligning", done, total, seconds=seconds)))
             if stopped or moved < SETTLED:
                 break
         if stopped:
             break
     aligned = transformation(pictures, parameters)
-    model, codes, loss = state.result(aligned)
+    model, codes, loss = state.result(aligned, small.state)
     return Together(
         model, Alignment(transformation, parameters, aligned, codes, loss, loss_before=first.loss)
     )
@@ -129,6 +125,41 @@ class _Parts(NamedTuple):
     low_rank: Tensor
     scores: Tensor
     linear: Linear
+
+
+class _Reduced:
+    """Pictures of fewer pixels, each the mean of a square, and the steps on them.
+
+    The transformations of reduced pictures are as accurate, and cost less.
+    """
+
+    def __init__(
+        self,
+        pictures: Tensor,
+        transformation: Transformation,
+        lam_star: float,
+        lam: float,
+        atoms: int | None,
+    ) -> None:
+        self.side = squares(transformation)
+        self.pictures, self.window = pictures, transformation
+        if self.side > 1:
+            self.pictures = F.avg_pool2d(pictures[:, None], self.side)[:, 0]
+            self.window = type(transformation)([n // self.side for n in transformation.size])
+        # a nuclear norm shrinks with the side of the squares, the squared error with their area
+        self.state = _State(lam_star / self.side, lam, atoms)
+
+    def step(self, slopes: Tensor, parameters: Tensor) -> Tensor:
+        """Continue robust PCA of what the windows show, and return a Gauss-Newton step."""
+        lam = self.state.lam
+        shown, derivatives = self.window.linearised(slopes, parameters / self.side)
+        residual = shown - self.state.split(shown, SOLVER_STEPS).low_rank
+        left = residual.clamp(-lam, lam)
+        weights = (left / residual.abs().clamp_min(TINY)).square()
+        gradient = (derivatives @ left[..., None])[..., 0]
+        # the low-rank part also explains how the pictures differ by movements, so that the
+        # curvature with it projected out would lead to steps that are far too long
+        return RELAXED * self.side * damped_step(derivatives, weights, gradient)
 
 
 class _Result(NamedTuple):
@@ -146,7 +177,7 @@ class _State:
         self.lam_star, self.lam, self.atoms = lam_star, lam, atoms
         self.factors: Factors | None = None
 
-    def split(self, shown: Tensor, steps: int = SOLVER_STEPS) -> _Parts:
+    def split(self, shown: Tensor, steps: int) -> _Parts:
         """Take some steps of the solver."""
         solved = pursue(
             shown, self.lam_star, self.lam, rank=self.atoms, start=self.factors, tol=0.0,
@@ -163,8 +194,11 @@ class _State:
         linear = Linear(atoms, torch.full_like(sizes, self.lam_star))
         return _Parts(factors.product(), factors.left / sizes, linear)
 
-    def result(self, shown: Tensor) -> _Result:
-        """Take more steps, and return what they lead to."""
+    def result(self, shown: Tensor, reduced: _State) -> _Result:
+        """Continue from the scores of reduced pictures, and return what that leads to."""
+        assert reduced.factors is not None
+        scores = reduced.factors.left / reduced.factors.values
+        self.factors = Factors.of(scores, shown.T @ scores)
         parts = self.split(shown, FINAL_STEPS)
         residual = shown - parts.low_rank
         outliers = residual - residual.clamp(-self.lam, self.lam)
