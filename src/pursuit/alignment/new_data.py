@@ -204,9 +204,8 @@ class Problem:
         """Return better parameters."""
         if not coarse:
             return self.refined(pictures, start, steps)
-        if (
-            len(self.linear.dictionary) == 0
-        ):  # nothing to project out: the same loss on smoothed pictures first
+        if len(self.linear.dictionary) == 0:
+            # nothing to project out: the same loss on smoothed pictures first
             first = min(self.transformation.size) / FIRST
             near = start
             for deviation in (first, first / 2):

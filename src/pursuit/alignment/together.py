@@ -71,8 +71,8 @@ def align_together(
     start
         Parameters to start from, shape (n, k).
     callback
-        Called with a `Progress` of stage "aligning" after every round; a true return value ends
-        the work.
+        Called with a `Progress` of stage "aligning" after every round, of which there are usually
+        fewer than its total; a true return value ends the work.
 
     Returns
     -------
@@ -85,10 +85,11 @@ def align_together(
     kept at zero.
     """
     pictures = as_pictures(x, torch.get_default_dtype())
-    room = pictures.shape
-    transformation.room(room)
+    transformation.room(pictures.shape)
     parameters = as_start(pictures, transformation, start)
     lam = as_number(lam, "lam")
+    if lam == 0:
+        raise ValueError("lam must be positive, got 0: without noise, every pixel is an outlier")
     if lam_star is None:
         lam_star = lam * max(len(pictures), transformation.features) ** 0.5
     lam_star = as_number(lam_star, "lam_star")
