@@ -226,6 +226,17 @@ def test_known_shifts_are_found(coder: str, request: pytest.FixtureRequest) -> N
     assert torch.allclose(found.loss, model.objective(found.aligned, found.codes), rtol=1e-4)
 
 
+@pytest.mark.parametrize("coder", ["encoder", "model"])
+def test_steps_on_the_loss_alone(coder: str, request: pytest.FixtureRequest) -> None:
+    window = Translation((24, 20))
+    found = align(
+        request.getfixturevalue(coder), scene(40)[30:], window, start=drawn(window, 10, 0.7),
+        coarse=False, steps=10,
+    )  # fmt: skip
+    assert found.parameters.norm(dim=1).max() < 0.15
+    assert bool((found.loss < found.loss_before).all())
+
+
 @pytest.mark.parametrize("kind", [Similarity, Affine])
 def test_other_transformations_are_found(
     kind: type[Transformation], model: pu.models.RobustPCA
