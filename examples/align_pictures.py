@@ -52,11 +52,12 @@ with tempfile.TemporaryDirectory() as temporary:
         Image.fromarray(picture(number)).save(folder / f"{number:02}.png")
     found = align_pictures(folder, transformation="similarity")
 
-# the window of picture i has to move by -shift, up to a movement that is common to all
 right, down, angle, scale, before, after = found.table().T
 turned = angles + angle
 print(f"angles    {angles.std():5.2f} degrees apart, after alignment {turned.std():.2f}")
-moved = shifts + np.column_stack([down, right])
+# where the middle of each window is in the photograph
+sine, cosine = np.sin(np.deg2rad(angles)), np.cos(np.deg2rad(angles))
+moved = shifts + np.column_stack([cosine * down + sine * right, cosine * right - sine * down])
 spread = [np.linalg.norm(x - x.mean(axis=0), axis=1).mean() for x in (shifts, moved)]
 print(f"positions {spread[0]:5.2f} pixels apart, after alignment {spread[1]:.2f}")
 print(f"loss      {before.mean():5.2f} before, {after.mean():.2f} after")
