@@ -320,7 +320,7 @@ def test_wrong_windows_and_starts(model: pu.models.RobustPCA) -> None:
     with pytest.raises(ValueError, match="parameters must have shape"):
         align(model, scene(2), Translation((24, 20)), start=torch.zeros(2, 3))
     with pytest.raises(TypeError, match="align needs an encoder"):
-        align(object(), scene(2), Translation((24, 20)))  # type: ignore[arg-type]
+        align(object(), scene(2), Translation((24, 20)))
 
 
 # ---- pictures without a model -------------------------------------------------------------------
