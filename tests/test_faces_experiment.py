@@ -85,6 +85,8 @@ def test_errors_are_distances_in_pixels(ran: Ran) -> None:
     for name in (EXACT, PHASE):
         own = result["errors"][name]["own"]
         assert 0 <= own["mean"] < 0.5 * float(start.norm(dim=1).mean())
+        assert own["all"] == sorted(own["all"])
+        assert np.mean(own["all"]) == pytest.approx(own["mean"], abs=1e-3)
 
 
 def test_the_stack_is_better_after_than_before(ran: Ran) -> None:
@@ -99,7 +101,7 @@ def test_the_stack_is_better_after_than_before(ran: Ran) -> None:
 def test_the_report_has_everything(ran: Ran) -> None:
     _, _, folder = ran
     text = (folder / "report.md").read_text()
-    for name in ("faces.png", "covered.png", "mean.png", "stream.png"):
+    for name in ("faces.png", "errors.png", "covered.png", "mean.png", "stream.png"):
         assert (folder / name).stat().st_size > 5000
         assert name in text
     for word in (ENCODER, EXACT, RASL, "moved again", "Differences from the paper"):

@@ -459,12 +459,13 @@ def _distances(parameters: Tensor, others: Tensor) -> list[float]:
 
 
 def _summary(distances: Sequence[Sequence[float]]) -> dict[str, Any]:
-    """Mean and median over the pictures of all seeds, and the mean of each seed."""
+    """Mean and median over the pictures of all seeds, the mean of each seed, and all in order."""
     return {
         "mean": float(np.mean(distances)),
         "median": float(np.median(distances)),
         "below half a pixel": float(np.mean(np.asarray(distances) < 0.5)),
         "seeds": [float(np.mean(each)) for each in distances],
+        "all": np.sort(np.round(distances, 3), axis=None).tolist(),
     }
 
 

@@ -118,6 +118,21 @@ class FacesDescription(Description):
             ["", "from own optimum, mean", "below 0.5", "from that of the uncovered face, mean",
              "median", "from original, mean"], rows,
         )  # fmt: skip
+        panels = [
+            plots.Panel(
+                {name: _shares(error[key]["all"], most) for name, error in found.items()},
+                "error in pixels, at most", "share of the faces", title=title, markers=False,
+            )
+            for found, key, most, title in (
+                (result["errors"], "own", 1.0, "shifted: from own optimum"),
+                (result["covered"], "own", 1.0, "covered: from own optimum"),
+                (result["covered"], "uncovered", 5.0, "covered: from uncovered"),
+            )
+        ]  # fmt: skip
+        report.figure(
+            plots.panels(panels), "errors",
+            "The share of the faces whose error is at most so many pixels.",
+        )  # fmt: skip
         examples = {name: np.asarray(rows) for name, rows in result["examples"]["covered"].items()}
         report.figure(
             plots.gallery(examples, self.settings.size), "covered",
@@ -195,6 +210,12 @@ class FacesDescription(Description):
         report.text(
             "At the end: " + ", ".join(f"{name} {loss:.3f}" for name, loss in last.items()) + "."
         )
+
+
+def _shares(errors: Sequence[float], most: float) -> list[tuple[float, float]]:
+    """The share of the errors that are at most so large."""
+    ordered = np.asarray(errors)
+    return [(x, float((ordered <= x).mean())) for x in np.linspace(0, most, 101).tolist()]
 
 
 def _missing(result: Mapping[str, Any]) -> str:
