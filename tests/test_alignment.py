@@ -399,6 +399,24 @@ def test_training_aligns_its_data_in_any_regime(regime: pu.regimes.Regime) -> No
     assert not torch.equal(encoder.model.dictionary, model.dictionary)
 
 
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"targets": torch.zeros(3, 480)}, ValueError, "targets has 3 rows, but x has 4"),
+        ({"targets": {"low_rank": torch.zeros(5, 480)}}, ValueError, "'low_rank'. has 5 rows"),
+        ({"checkpoint": "run.safetensors"}, TypeError, "takes no checkpoint"),
+        ({"batch_size": 0}, ValueError, "batch_size must be at least 1"),
+        ({"rate": 2.0}, ValueError, "rate must be from 0 to 1"),
+    ],
+)
+def test_wrong_training(
+    options: dict[str, object], error: type[Exception], message: str, model: pu.models.RobustPCA
+) -> None:
+    encoder = pu.ProximalEncoder(model, layers=2)
+    with pytest.raises(error, match=message):
+        fit_aligned(encoder, scene(4), Translation((24, 20)), steps=2, **options)
+
+
 def test_a_custom_regime_moves_pictures_by_its_own_loss() -> None:
     window = Translation((24, 20))
     clean = window(scene(12), window.identity(12))

@@ -211,11 +211,7 @@ def as_source(
     if len(x) == 0:
         raise ValueError("x is empty")
     require_width(x, features, "x", "features", "the encoder's dictionary")
-    named = targets if isinstance(targets, Mapping) else {None: targets}
-    for key, values in named.items():
-        if values is not None and len(values) != len(x):
-            name = "targets" if key is None else f"targets[{key!r}]"
-            raise ValueError(f"{name} has {len(values)} rows, but x has {len(x)}")
+    require_targets(targets, len(x))
     rows = np.empty(0, np.int64)
     if held is not None:
         rows = _as_rows(held, len(x))
@@ -231,6 +227,15 @@ def as_tensors(
 ) -> tuple[Tensor, Targets | None]:
     """Return rows of signals and targets as tensors; floats are converted to `dtype`."""
     return _take(x, rows, dtype), _each(targets, lambda values: _take(values, rows, dtype))
+
+
+def require_targets(targets: Any, rows: int) -> None:
+    """Raise a ValueError unless the targets, if there are any, have a row for each of x."""
+    named = targets if isinstance(targets, Mapping) else {None: targets}
+    for key, values in named.items():
+        if values is not None and len(values) != rows:
+            name = "targets" if key is None else f"targets[{key!r}]"
+            raise ValueError(f"{name} has {len(values)} rows, but x has {rows}")
 
 
 def require_shape(batch: Batch, width: int, name: str = "a batch") -> Batch:

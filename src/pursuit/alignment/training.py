@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..batches import Batch, Source, as_tensors
+from ..batches import Batch, Source, as_tensors, require_targets
 from ..encoders.trainable import Trainable
 from ..regimes import Regime, Unsupervised, as_regime
 from ..training import fit
@@ -67,17 +67,19 @@ def fit_aligned(
     History, Alignment
         The record of training, and the training pictures at their last parameters.
     """
+    if "checkpoint" in options:
+        raise TypeError("fit_aligned takes no checkpoint: it does not keep the parameters")
     regime = as_regime(Unsupervised() if regime is None else regime)
-    source = AlignedPictures(
+    source = AlignedBatches(
         encoder, x, transformation, targets, regime, start=start, rate=rate, size=batch_size,
         seed=seed,
     )  # fmt: skip
     before = source.alignment().loss
-    history = fit(encoder, source, regime=regime, seed=seed, **options)
+    history = fit(encoder, source, regime=regime, seed=seed, batch_size=batch_size, **options)
     return history, source.alignment(before)
 
 
-class AlignedPictures(Source):
+class AlignedBatches(Source):
     """Batches of pictures that are moved whenever they are drawn.
 
     Attributes
@@ -107,8 +109,7 @@ class AlignedPictures(Source):
         self.encoder, self.transformation, self.regime = encoder, transformation, regime
         self.pictures = as_pictures(x, model.dtype, model.device)
         self.parameters = as_start(self.pictures, transformation, start)
-        if targets is not None and not hasattr(targets, "items") and len(targets) != len(x):
-            raise ValueError(f"targets has {len(targets)} rows, but there are {len(x)} pictures")
+        require_targets(targets, len(self.pictures))
         self.targets, self.rate, self.size, self.seed = targets, rate, size, seed
         self.total: int = len(self.pictures)
         self.slopes = with_slopes(self.pictures)
