@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from .._native import kernels
+from ..certificates import ROUNDING
 from ..models import SparseModel
 from .solution import Problem, Result, Solver
 from .tiles import Array, Rows, as_array, correlations, run
@@ -43,26 +45,18 @@ class _Kernel:
     """The compiled search with the constants of one problem."""
 
     def __init__(self, problem: Problem) -> None:
-        from . import coordinate_kernels as kernels
-
         model, size = problem.model, problem.model.code_size
-        self.active_set, self.make_scratch = kernels.active_set, kernels.make_scratch
-        self.warm, self.tol = problem.init is not None, problem.tol
+        self.warm, self.tol, self.max_iter = problem.init is not None, problem.tol, problem.max_iter
         exact = model.dictionary.detach().double()
         self.atoms, self.exact_atoms = as_array(model.dictionary), as_array(exact)
-        gram = as_array(exact @ exact.T)
-        ridge = np.zeros(size) if model.curvature is None else as_array(model.curvature)
-        np.einsum("ii->i", gram)[:] += ridge
+        self.gram = as_array(exact @ exact.T)
+        self.ridge = np.zeros(size) if model.curvature is None else as_array(model.curvature)
+        np.einsum("ii->i", self.gram)[:] += self.ridge
         weights = model.nonsmooth.weights(size)
         assert weights is not None
-        lam = as_array(weights)
+        self.lam = as_array(weights)
         self.nonnegative = model.penalty.sign_constraint(size) is not None
-        self.problems = {
-            np.dtype(search): kernels.make_problem(
-                gram, self.atoms, lam, ridge, self.nonnegative, self.tol, problem.max_iter, search
-            )
-            for search in (np.float32, np.float64)
-        }
+        self.grams = {np.dtype(t): self.gram.astype(t, copy=False) for t in (np.float32, float)}
 
     def solve_tile(self, x: Array, rows: Rows) -> None:
         """Solve some rows; repeat in double precision those that single does not certify."""
@@ -80,8 +74,12 @@ class _Kernel:
                 array[missed] = better
 
     def _search(self, x: Array, c: Array, rows: Rows, warm: bool) -> None:
-        problem = self.problems[c.dtype]
-        self.active_set(problem, *self.make_scratch(problem), x, c, rows, warm)
+        """Search in the dtype of the correlations."""
+        kernels.active_set(
+            x, c, self.grams[c.dtype], self.gram, self.atoms, self.lam, self.ridge,
+            nonnegative=self.nonnegative, tol=self.tol, max_iter=self.max_iter, rounding=ROUNDING,
+            warm=warm, **rows._asdict(),
+        )  # fmt: skip
 
 
 def _run(problem: Problem) -> Result:

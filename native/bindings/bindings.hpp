@@ -1,0 +1,10 @@
+// What each file of bindings adds to the module.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace pursuit::bindings {
+
+void bind_lasso(nanobind::module_& module);
+
+}  // namespace pursuit::bindings

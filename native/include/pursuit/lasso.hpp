@@ -1,0 +1,585 @@
+// Lasso codes: an active set grown by the worst violators, with exact support solves.
+//
+// The cost of a row follows its few non-zero coefficients, not the size of the dictionary.
+//
+// For one row, with correlations c = D x, Gram matrix G (the ridge on its diagonal) and
+// u = c - G z the correlation of the residual, z is optimal exactly if u_i = lam_i sign(z_i) on the
+// support and |u_i| <= lam_i (u_i <= lam_i if non-negative) off it. With signs s on a support A the
+// code is z_A = G_AA^{-1} (c_A - lam_A s), as long as the signs agree.
+//
+// A row takes two stages. `search` finds the support in the dtype of the correlations; `finish`
+// writes the code, certifies it in double and improves it where rounding ended the search early.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "arrays.hpp"
+
+namespace pursuit {
+
+/// What is given. S is the dtype of the search, X that of the signals and codes.
+template <class S, class X>
+struct LassoProblem {
+    Matrix<const S> gram;             // D D' + diag(ridge), (q, q)
+    Matrix<const double> exact_gram;  // the same in double
+    Matrix<const X> atoms;            // D, (q, m)
+    Vector<const double> lam;         // weights, (q,), all positive
+    Vector<const double> ridge;       // (q,)
+    bool nonnegative;
+    double tol;  // a row is done when gap <= tol * objective, or after `max_iter` rounds
+    std::int64_t max_iter;
+    double rounding;  // relative rounding that is added to every gap
+};
+
+/// The rows of a tile: signals and correlations, and what is written for them.
+template <class S, class X>
+struct LassoRows {
+    Matrix<const X> x;  // (n, m)
+    Matrix<const S> c;  // (n, q)
+    bool warm;          // whether `codes` holds a start
+    Matrix<X> codes;    // (n, q)
+    Vector<double> objective;
+    Vector<double> gap;
+    Vector<std::int64_t> iterations;
+};
+
+template <class S, class X>
+class LassoSolver {
+public:
+    explicit LassoSolver(const LassoProblem<S, X>& problem)
+        : p(problem),
+          q(problem.atoms.rows),
+          m(problem.atoms.columns),
+          capacity(std::min(q, LARGEST_SUPPORT)),
+          stride(padded(capacity) + 8),
+          inverse_lam(q), u(q), excess(q), listed(q + 1), active(q), member(q, 0), z(q), signs(q),
+          target(q + PAD), rhs(q + PAD), inverse(static_cast<std::size_t>(capacity) * stride),
+          residual(m), dense(q), exact_u(q) {
+        for (int i = 0; i < q; i++) {
+            const double inverse_weight = 1 / p.lam[i];
+            inverse_lam[i] = static_cast<S>(inverse_weight);
+            steepest = std::max(steepest, inverse_weight);
+            largest = std::max(largest, p.exact_gram(i, i));
+        }
+        const double eps = std::max<double>(std::numeric_limits<S>::epsilon(), std::numeric_limits<X>::epsilon());
+        correlation_error = eps * (m + 16.0);
+    }
+
+    /// Solve every row. Objective and gap are those of the codes as stored.
+    void solve(const LassoRows<S, X>& rows) {
+        for (int k = 0; k < rows.x.rows; k++) {
+            x = rows.x.row(k);
+            c = rows.c.row(k);
+            code = rows.codes.row(k);
+            energy = dot(x, x);
+            rounds = 0;
+            size = 0;
+            if (rows.warm) load();
+            const bool solved = search();
+            finish(solved, rows.objective[k], rows.gap[k]);
+            rows.iterations[k] = rounds;
+            for (int j = 0; j < size; j++) member[active[j]] = 0;
+        }
+    }
+
+private:
+    // a violator joins the support if its excess is at least this fraction of the largest one
+    static constexpr double FRACTION = 0.7;
+    // the largest number of atoms that join at once
+    static constexpr int JOIN = 8;
+    // how often the code of a solved support is refined to the accuracy of double
+    static constexpr int REFINEMENTS = 2;
+    // the largest support that is solved directly; larger ones are left to coordinate descent
+    static constexpr int LARGEST_SUPPORT = 1024;
+    // the rows of the inverse are padded to full vectors
+    static constexpr int PAD = 16;
+
+    const LassoProblem<S, X> p;
+    const int q, m, capacity, stride;
+    double largest = 0;            // max_i G_ii
+    double steepest = 0;           // max_i 1 / lam_i
+    double correlation_error = 0;  // relative error of a correlation of the search
+
+    std::vector<S> inverse_lam;
+    std::vector<S> u;       // correlations of the residual
+    std::vector<S> excess;  // |u_i| / lam_i
+    std::vector<int> listed;
+
+    // The active set: entry k belongs to the atom active[k].
+    int size = 0;
+    std::vector<int> active;
+    std::vector<char> member;  // by atom
+    std::vector<double> z, signs;
+
+    std::vector<double> target, rhs;
+    std::vector<double> inverse;  // G_AA^{-1}, with padded rows
+    std::vector<double> residual;
+    std::vector<double> dense;  // a code, or a copy of z
+    std::vector<double> exact_u;
+
+    // The row in hand.
+    const X* x = nullptr;
+    const S* c = nullptr;
+    X* code = nullptr;
+    double energy = 0;
+    std::int64_t rounds = 0;
+
+    static int padded(int count) { return (count + PAD - 1) / PAD * PAD; }
+    double* inverse_row(int k) { return inverse.data() + static_cast<std::size_t>(k) * stride; }
+    double one_sided(double value) const { return p.nonnegative ? value : std::abs(value); }
+
+    /// Read the support of the starting code.
+    void load() {
+        for (int i = 0; i < q; i++) {
+            if (code[i] == 0) continue;
+            active[size] = i;
+            z[size] = code[i];
+            signs[size] = code[i] > 0 ? 1 : -1;
+            member[i] = 1;
+            size++;
+        }
+    }
+
+    // The two stages of a row ------------------------------------------------------------------
+
+    /// Solve on the support and let the worst violators join, until there are none.
+    /// Return false if the support is too large, or its atoms too dependent, to be solved directly.
+    bool search() {
+        int known = 0;
+        double best = std::numeric_limits<double>::infinity();
+        if (size > capacity) return false;
+        while (true) {
+            if (!enter(known)) return false;
+            solve_support();
+            known = size;
+            correlate();
+            const double gauge = find_excess();
+            double value, bound;
+            estimate(gauge, value, bound);
+            if (rounds >= p.max_iter || bound <= 0.25 * p.tol * value || !(value < best)) return true;
+            best = value;
+            grow(gauge);
+            if (size == known) return true;
+            rounds++;
+        }
+    }
+
+    /// Write the code and certify it; refine it, or descend by coordinates, if it misses `tol`.
+    void finish(bool solved, double& value, double& bound) {
+        if (!solved) rounds += descend(p.max_iter - rounds);
+        value = std::numeric_limits<double>::infinity();
+        double moved = 0;
+        int attempts = 0;
+        while (true) {
+            const double before = value;
+            store(moved, value, bound);
+            if (bound <= p.tol * value || !solved) return;
+            if (value > before) {  // the refinement made it worse
+                std::copy_n(dense.begin(), size, z.begin());
+            } else if (size > 0 && attempts < REFINEMENTS) {
+                attempts++;
+                moved += refine();
+                continue;
+            }
+            if (sizeof(S) < 8 || rounds >= p.max_iter) return;
+            // rounding ended the search, as with nearly dependent atoms
+            solved = false;
+            rounds += descend(p.max_iter - rounds);
+        }
+    }
+
+    // Search: correlations of all atoms, and who joins -------------------------------------------
+
+    /// u = c - G z, two atoms at a time so that u is loaded and stored half as often.
+    void correlate() {
+        S* PURSUIT_RESTRICT out = u.data();
+        std::copy_n(c, q, out);
+        int k = 0;
+        for (; k + 1 < size; k += 2) {
+            const S* PURSUIT_RESTRICT first = p.gram.row(active[k]);
+            const S* PURSUIT_RESTRICT second = p.gram.row(active[k + 1]);
+            const S a = static_cast<S>(z[k]), b = static_cast<S>(z[k + 1]);
+            PURSUIT_SIMD
+            for (int i = 0; i < q; i++) out[i] -= a * first[i] + b * second[i];
+        }
+        if (k < size) {
+            const S* PURSUIT_RESTRICT first = p.gram.row(active[k]);
+            const S a = static_cast<S>(z[k]);
+            PURSUIT_SIMD
+            for (int i = 0; i < q; i++) out[i] -= a * first[i];
+        }
+    }
+
+    /// excess_i = |u_i| / lam_i (u_i / lam_i if non-negative); return the largest, at least 0.
+    double find_excess() {
+        const S* PURSUIT_RESTRICT value = u.data();
+        const S* PURSUIT_RESTRICT weight = inverse_lam.data();
+        S* PURSUIT_RESTRICT out = excess.data();
+        S worst = 0;
+        if (p.nonnegative) {
+            PURSUIT_SIMD_REDUCE(max : worst)
+            for (int i = 0; i < q; i++) {
+                out[i] = value[i] * weight[i];
+                worst = out[i] > worst ? out[i] : worst;
+            }
+        } else {
+            PURSUIT_SIMD_REDUCE(max : worst)
+            for (int i = 0; i < q; i++) {
+                out[i] = std::abs(value[i]) * weight[i];
+                worst = out[i] > worst ? out[i] : worst;
+            }
+        }
+        return worst;
+    }
+
+    /// List the atoms whose excess reaches a threshold, without branches; return their number.
+    int list_above(double threshold) {
+        const S limit = static_cast<S>(threshold);
+        int count = 0;
+        for (int i = 0; i < q; i++) {
+            listed[count] = i;
+            count += excess[i] >= limit;
+        }
+        return count;
+    }
+
+    /// Objective and gap of a solved support, where ||r||^2 = ||x||^2 - z'(c + lam s).
+    void estimate(double gauge, double& value, double& bound) const {
+        double square = energy, penalty = 0;
+        for (int k = 0; k < size; k++) {
+            const int i = active[k];
+            square -= z[k] * (c[i] + p.lam[i] * signs[k]);
+            penalty += p.lam[i] * std::abs(z[k]);
+        }
+        square = std::max(square, 0.0);
+        const double slack = 1 - 1 / std::max(gauge, 1.0);
+        value = 0.5 * square + penalty;
+        bound = 0.5 * slack * slack * square + slack * penalty;
+    }
+
+    /// Let the worst violators join with value 0 and the sign of u.
+    void grow(double gauge) {
+        const int most = std::min(size + JOIN, capacity);
+        const int count = list_above(1 + FRACTION * (gauge - 1));
+        for (int k = 0; k < count; k++) {
+            const int i = listed[k];
+            if (!(excess[i] > 1) || member[i] || size >= most) continue;
+            active[size] = i;
+            z[size] = 0;
+            signs[size] = u[i] > 0 ? 1 : -1;
+            member[i] = 1;
+            size++;
+        }
+    }
+
+    // Search: solving on the support --------------------------------------------------------------
+
+    /// Border the inverse by the atoms at positions `known` to `size`, which have just joined.
+    ///
+    /// An atom that depends on the solved support replaces one atom of it (`exchange`); one that
+    /// depends on others that joined with it leaves again, and may join in a later round. Return
+    /// false if an atom could be neither added nor exchanged.
+    bool enter(int known) {
+        int first = known;
+        while (known < size) {
+            if (insert(known)) {
+                known++;
+                continue;
+            }
+            if (known == first) {
+                const int leaving = exchange(known);
+                if (leaving < 0) return false;
+                member[active[leaving]] = 0;
+                remove(leaving, known);
+                first = --known;
+                move(known, leaving);
+                move(known + 1, known);
+                move(size - 1, known + 1);
+            } else {
+                member[active[known]] = 0;
+                move(size - 1, known);
+            }
+            size--;
+        }
+        return true;
+    }
+
+    /// Copy an entry of the support to another position.
+    void move(int from, int to) {
+        active[to] = active[from];
+        z[to] = z[from];
+        signs[to] = signs[from];
+    }
+
+    /// Move along a direction that does not change the residual until a coefficient is zero.
+    ///
+    /// The new atom, at position `known`, equals the combination `target` of the solved support.
+    /// Adding t times its sign to its coefficient and subtracting the same combination from the
+    /// others changes only the penalty, which decreases because the atom violates its bound. Return
+    /// the position that reaches zero first, or -1.
+    int exchange(int known) {
+        const double sign = signs[known];
+        double step = 1e300;
+        int leaving = -1;
+        for (int k = 0; k < known; k++) {
+            const double pull = sign * target[k];
+            if (pull * signs[k] > 0 && z[k] / pull < step) {
+                step = z[k] / pull;
+                leaving = k;
+            }
+        }
+        if (leaving >= 0) {
+            for (int k = 0; k < known; k++) z[k] -= step * sign * target[k];
+            z[known] += step * sign;
+            z[leaving] = 0;
+        }
+        return leaving;
+    }
+
+    /// Solve, step to the first sign change, drop that atom, and solve again.
+    void solve_support() {
+        while (size > 0) {
+            for (int k = 0; k < size; k++) rhs[k] = c[active[k]] - p.lam[active[k]] * signs[k];
+            multiply(rhs.data(), size, target.data());
+            double step = 1;
+            int leaving = -1;
+            for (int k = 0; k < size; k++) {
+                if (target[k] * signs[k] > 0) continue;
+                const double ratio = z[k] != 0 ? z[k] / (z[k] - target[k]) : 0.0;
+                if (ratio < step) {
+                    step = ratio;
+                    leaving = k;
+                }
+            }
+            for (int k = 0; k < size; k++) z[k] += step * (target[k] - z[k]);
+            if (leaving < 0) return;
+            member[active[leaving]] = 0;
+            remove(leaving, size);
+            size--;
+            move(size, leaving);
+        }
+    }
+
+    /// product = G_AA^{-1} values: a stretch of the product at a time, which stays in registers.
+    void multiply(const double* PURSUIT_RESTRICT values, int count, double* PURSUIT_RESTRICT product) {
+        for (int start = 0; start < count; start += PAD) {
+            double sums[PAD] = {};
+            for (int k = 0; k < count; k++) {
+                const double value = values[k];
+                const double* PURSUIT_RESTRICT row = inverse_row(k) + start;
+                PURSUIT_SIMD
+                for (int j = 0; j < PAD; j++) sums[j] += value * row[j];
+            }
+            std::copy_n(sums, PAD, product + start);
+        }
+    }
+
+    /// Border the inverse by the atom active[at]; return false if it depends on the others.
+    ///
+    /// With g the new column of G_AA, h = B g and s = G_ii - g'h, the inverse B becomes
+    /// [[B + h h'/s, -h/s], [-h'/s, 1/s]]. `target` receives h.
+    bool insert(int at) {
+        const S* atom = p.gram.row(active[at]);
+        const double diagonal = atom[active[at]];
+        double* column = rhs.data();
+        double* image = target.data();
+        for (int k = 0; k < at; k++) column[k] = atom[active[k]];
+        multiply(column, at, image);
+        double pivot = diagonal;
+        for (int k = 0; k < at; k++) pivot -= column[k] * image[k];
+        // the inverse magnifies rounding by diagonal / pivot, in the next pivot too: hence the root
+        if (pivot <= 8 * std::sqrt(static_cast<double>(std::numeric_limits<S>::epsilon())) * diagonal) return false;
+        const int width = padded(at + 1);
+        std::fill(image + at, image + width, 0.0);
+        image[at] = -1;
+        std::fill_n(inverse_row(at), width, 0.0);
+        if (at % PAD == 0)  // the rows become longer by one vector
+            for (int k = 0; k < at; k++) std::fill_n(inverse_row(k) + at, width - at, 0.0);
+        add_outer(at + 1, width, 1 / pivot, image);
+        return true;
+    }
+
+    /// Remove an atom from the inverse, B <- B - b b'/b_j; the last one takes its place.
+    void remove(int leaving, int count) {
+        const int width = padded(count), last = count - 1;
+        const double scale = -1 / inverse_row(leaving)[leaving];
+        std::copy_n(inverse_row(leaving), width, rhs.data());
+        add_outer(count, width, scale, rhs.data());
+        if (leaving != last) std::copy_n(inverse_row(last), width, inverse_row(leaving));
+        for (int k = 0; k < count; k++) {
+            double* row = inverse_row(k);
+            row[leaving] = row[last];
+            row[last] = 0;
+        }
+    }
+
+    /// B += scale v v'.
+    void add_outer(int rows, int width, double scale, const double* PURSUIT_RESTRICT v) {
+        for (int k = 0; k < rows; k++) {
+            double* PURSUIT_RESTRICT row = inverse_row(k);
+            const double factor = scale * v[k];
+            PURSUIT_SIMD
+            for (int j = 0; j < width; j++) row[j] += factor * v[j];
+        }
+    }
+
+    // Finish: certificate, refinement, coordinate descent -----------------------------------------
+
+    /// Write the code and compute objective and gap of what was written, in double.
+    ///
+    /// The dual point is the residual r of z before it is rounded to the stored code, scaled by
+    /// k = 1 / max(1, gauge). With d = z - code the residual of the code is r + d D, and
+    ///
+    ///     gap = 1/2 ||(1 - k) r + d D||^2 + sum_i (lam_i |code_i| - k code_i u_i),
+    ///
+    /// where ||d D||^2 is replaced by a bound. Off the support most correlations of the search are
+    /// so far below lam that their error cannot matter; the others are computed again. `moved` is
+    /// the 1-norm of the change of z since the search. `target` receives the exact correlations on
+    /// the support.
+    void store(double moved, double& objective, double& bound) {
+        std::fill_n(code, q, X(0));
+        std::copy_n(x, m, residual.data());
+        subtract_atoms();
+        const double* r = residual.data();
+        double quadratic = dot(r, r);
+        double gauge = 1, penalty = 0, product = 0, cross = 0, total = 0, lost = 0;
+        for (int k = 0; k < size; k++) {
+            const int i = active[k];
+            code[i] = static_cast<X>(z[k]);
+            const double value = code[i];
+            const double exact = dot(p.atoms.row(i), r) - p.ridge[i] * z[k];
+            target[k] = exact;
+            quadratic += p.ridge[i] * z[k] * z[k];
+            penalty += p.lam[i] * std::abs(value);
+            product += exact * value;
+            cross += exact * (z[k] - value);
+            total += std::abs(z[k]);
+            lost += std::abs(z[k] - value);
+            gauge = std::max(gauge, one_sided(exact) / p.lam[i]);
+        }
+        const double margin = correlation_error * (std::sqrt(energy * largest) + total * largest) + moved * largest;
+        const int count = list_above(1 - margin * steepest);
+        for (int k = 0; k < count; k++) {
+            const int i = listed[k];
+            if (code[i] == 0) gauge = std::max(gauge, one_sided(dot(p.atoms.row(i), r)) / p.lam[i]);
+        }
+        const double scale = 1 / gauge, slack = 1 - scale, second = lost * lost * largest;
+        objective = 0.5 * (quadratic + 2 * cross + second) + penalty;
+        bound = 0.5 * (slack * slack * quadratic + 2 * slack * cross + second) + penalty - scale * product;
+        bound = std::max(bound, 0.0) + p.rounding * objective;
+    }
+
+    /// residual -= z D, four atoms at a time so that it is loaded and stored less often.
+    void subtract_atoms() {
+        double* PURSUIT_RESTRICT r = residual.data();
+        int k = 0;
+        for (; k + 3 < size; k += 4) {
+            const X* PURSUIT_RESTRICT d0 = p.atoms.row(active[k]);
+            const X* PURSUIT_RESTRICT d1 = p.atoms.row(active[k + 1]);
+            const X* PURSUIT_RESTRICT d2 = p.atoms.row(active[k + 2]);
+            const X* PURSUIT_RESTRICT d3 = p.atoms.row(active[k + 3]);
+            const double z0 = z[k], z1 = z[k + 1], z2 = z[k + 2], z3 = z[k + 3];
+            PURSUIT_SIMD
+            for (int j = 0; j < m; j++) r[j] -= (z0 * d0[j] + z1 * d1[j]) + (z2 * d2[j] + z3 * d3[j]);
+        }
+        for (; k < size; k++) {
+            const X* PURSUIT_RESTRICT d = p.atoms.row(active[k]);
+            const double value = z[k];
+            PURSUIT_SIMD
+            for (int j = 0; j < m; j++) r[j] -= value * d[j];
+        }
+    }
+
+    /// The product of two vectors of length m, in double.
+    template <class A, class B>
+    double dot(const A* a, const B* b) const {
+        double sum = 0;
+        PURSUIT_SIMD_REDUCE(+ : sum)
+        for (int j = 0; j < m; j++) sum += static_cast<double>(a[j]) * static_cast<double>(b[j]);
+        return sum;
+    }
+
+    /// Take one step of iterative refinement on the support; return how far the code moved.
+    ///
+    /// The search rounds to its dtype; the correlations in `target` are exact. `dense` receives a
+    /// copy of z before the step.
+    double refine() {
+        for (int k = 0; k < size; k++) {
+            dense[k] = z[k];
+            rhs[k] = target[k] - p.lam[active[k]] * signs[k];
+        }
+        multiply(rhs.data(), size, target.data());
+        double moved = 0;
+        for (int k = 0; k < size; k++) {
+            const double refined = z[k] + target[k];
+            if (!(refined * signs[k] > 0)) continue;
+            moved += std::abs(refined - z[k]);
+            z[k] = refined;
+        }
+        return moved;
+    }
+
+    /// Cyclic coordinate descent in double, at most `most` sweeps, for dependent atoms.
+    ///
+    /// Starts from the support and replaces it. `u` and `excess` receive the correlations of the
+    /// result. Return the number of sweeps.
+    std::int64_t descend(std::int64_t most) {
+        std::fill(dense.begin(), dense.end(), 0.0);
+        for (int k = 0; k < size; k++) dense[active[k]] = z[k];
+        double* PURSUIT_RESTRICT v = exact_u.data();
+        for (int i = 0; i < q; i++) v[i] = dot(p.atoms.row(i), x);
+        for (int k = 0; k < size; k++) {
+            const double* PURSUIT_RESTRICT row = p.exact_gram.row(active[k]);
+            PURSUIT_SIMD
+            for (int i = 0; i < q; i++) v[i] -= z[k] * row[i];
+        }
+        std::int64_t sweeps = 0;
+        while (sweeps < most) {
+            sweeps++;
+            for (int i = 0; i < q; i++) {
+                const double* PURSUIT_RESTRICT row = p.exact_gram.row(i);
+                const double pull = v[i] + row[i] * dense[i];
+                const double shrunk = p.nonnegative || pull > 0 ? std::max(pull - p.lam[i], 0.0)
+                                                                : std::min(pull + p.lam[i], 0.0);
+                const double change = shrunk / row[i] - dense[i];
+                if (change == 0) continue;
+                dense[i] = shrunk / row[i];
+                PURSUIT_SIMD
+                for (int j = 0; j < q; j++) v[j] -= change * row[j];
+            }
+            if (descent_is_over()) break;
+        }
+        size = 0;
+        for (int i = 0; i < q; i++) {
+            u[i] = static_cast<S>(v[i]);
+            member[i] = 0;
+            if (dense[i] == 0) continue;
+            active[size] = i;
+            z[size] = dense[i];
+            size++;
+        }
+        find_excess();
+        return sweeps;
+    }
+
+    /// Whether the gap of the code in `dense` is at most a quarter of what `tol` allows.
+    bool descent_is_over() const {
+        double gauge = 1, penalty = 0, product = 0, fit = 0;
+        for (int i = 0; i < q; i++) {
+            gauge = std::max(gauge, one_sided(exact_u[i]) / p.lam[i]);
+            if (dense[i] == 0) continue;
+            penalty += p.lam[i] * std::abs(dense[i]);
+            product += exact_u[i] * dense[i];
+            fit += dot(p.atoms.row(i), x) * dense[i];
+        }
+        const double square = std::max(energy - fit - product, 0.0), scale = 1 / gauge;
+        const double bound = 0.5 * (1 - scale) * (1 - scale) * square + penalty - scale * product;
+        return bound <= 0.25 * p.tol * (0.5 * square + penalty);
+    }
+};
+
+}  // namespace pursuit

@@ -1,0 +1,37 @@
+"""The compiled kernels: one extension module for each instruction set, built from `native/`.
+
+The fastest that the processor has is chosen when this package is imported. The environment variable
+``PURSUIT_INSTRUCTION_SET`` forces another one, for tests and comparisons.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+#: the variable that forces an instruction set
+VARIABLE = "PURSUIT_INSTRUCTION_SET"
+
+
+def _choose(forced: str | None) -> str:
+    """Return the name of the module to load."""
+    built = [name for name in ("baseline", "avx2", "sanitized") if find_spec(f"{__name__}.{name}")]
+    if not built:
+        raise ImportError(
+            "the compiled kernels of pursuit are missing; install the package, or build them with "
+            "`make install`"
+        )
+    if forced is None:
+        wide = "avx2" in built and import_module(f"{__name__}.baseline").has_avx2()
+        return "avx2" if wide else "baseline"
+    if forced not in built:
+        raise ImportError(f"{VARIABLE} must be one of {', '.join(built)}, got {forced!r}")
+    return forced
+
+
+#: the instruction set in use
+instruction_set = _choose(os.environ.get(VARIABLE) or None)
+#: its kernels, see `native/bindings`
+kernels: Any = import_module(f"{__name__}.{instruction_set}")
