@@ -1,4 +1,5 @@
-# Needs Python >= 3.11 with pip, and make. Everything is installed into .venv.
+# Needs Python >= 3.11 with pip, and make. Everything is installed into .venv; the C++ kernels are
+# compiled by the system's compiler, or by zig's, from PyPI, where there is none.
 # On Linux a plain torch brings CUDA along; for the much smaller CPU build, set
 # PIP_EXTRA_INDEX_URL to PyTorch's CPU index, as .github/workflows/test.yml does.
 
@@ -54,6 +55,7 @@ $(BIN)/python:
 # time of the file behind its link says nothing about what is installed.
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) install -c constraints.txt -e ".[dev,demo,plots]"
+	$(BIN)/python native/build.py
 	@touch $@
 
 $(BENCH_INSTALLED): $(INSTALLED)
