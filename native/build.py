@@ -1,9 +1,9 @@
 """Compile the kernels of a source checkout into ``src/pursuit/_native``.
 
-``python native/build.py`` compiles what has changed; ``import pursuit._native`` does the same, so that
-an editable install is never out of date. The compiler is the system's, or else the one in the PyPI
-package ziglang, which the command installs where it is missing. Wheels are built by scikit-build-core
-from the same CMakeLists.txt.
+``python native/build.py`` compiles what has changed; ``import pursuit._native`` does the same, so
+that an editable install is never out of date. The compiler is the system's, or else the one in the
+PyPI package ziglang, which the command installs where it is missing. Wheels are built by
+scikit-build-core from the same CMakeLists.txt.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ ROOT = NATIVE.parent
 COMPILERS = ("c++", "g++", "clang++", "cl")
 #: the tools that CMake looks for, which zig's compiler stands for
 TOOLS = ("c++", "cc", "ar", "ranlib")
+ADVICE = "run `make install`, or `pip install nanobind cmake ninja`"
 
 
 def is_stale(stamp: Path) -> bool:
@@ -82,7 +83,7 @@ def _cmake() -> str:
     beside = Path(sys.executable).parent / "cmake"
     found = str(beside) if beside.exists() else shutil.which("cmake")
     if found is None:
-        raise OSError("CMake is missing; run `make install`, or `pip install nanobind cmake ninja`")
+        raise OSError(f"CMake is missing; {ADVICE}")
     return found
 
 
@@ -101,7 +102,8 @@ def _compiler(folder: Path, install_zig: bool) -> tuple[dict[str, str], str]:
     if find_spec("ziglang") is None:
         if not install_zig:
             raise OSError(
-                "there is no C++ compiler; install one, or run `make install`, which takes zig's from PyPI"
+                "there is no C++ compiler; install one, or run `make install`, which takes zig's "
+                "from PyPI"
             )
         constraints = ROOT / "constraints.txt"
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "ziglang"]

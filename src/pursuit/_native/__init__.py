@@ -23,7 +23,8 @@ def _compile_changes() -> None:
     if not builder.exists():
         return
     spec = spec_from_file_location("pursuit_build", builder)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     try:
