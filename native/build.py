@@ -1,4 +1,4 @@
-"""Compile the kernels of a source checkout into ``src/pursuit/_native``.
+"""Compile the kernels of a source checkout, into a folder under ``build``.
 
 ``python native/build.py`` compiles what has changed; ``import pursuit._native`` does the same, so
 that an editable install is never out of date. The compiler is the system's, or else the one in the
@@ -34,18 +34,22 @@ def is_stale(stamp: Path) -> bool:
     return not stamp.exists() or max(p.stat().st_mtime for p in parts) > stamp.stat().st_mtime
 
 
-def build_if_stale(*, sanitize: bool = False, install_zig: bool = False) -> None:
-    """Compile the modules unless they are up to date; say so on stderr, and raise OSError."""
+def build_if_stale(*, sanitize: bool = False, install_zig: bool = False) -> Path:
+    """Compile the modules unless they are up to date, and return the folder that holds them.
+
+    Says on stderr that it compiles, and raises an OSError if that fails.
+    """
     kind = "sanitized" if sanitize else "kernels"
     folder = ROOT / "build" / f"{kind}-{sys.implementation.cache_tag}-{sys.platform}"
     stamp = folder / "stamp"
     if not is_stale(stamp):
-        return
+        return folder
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder / "lock"):
         if is_stale(stamp):  # another process may have compiled them meanwhile
             _build(folder, sanitize, install_zig)
             stamp.touch()
+    return folder
 
 
 def _build(folder: Path, sanitize: bool, install_zig: bool) -> None:
@@ -63,10 +67,8 @@ def _build(folder: Path, sanitize: bool, install_zig: bool) -> None:
         f"-DPURSUIT_SANITIZE={'ON' if sanitize else 'OFF'}",
     ]
     configure = [cmake, "-S", str(NATIVE), "-B", str(folder), *generator, *options]
-    # the kernels are installed next to the sources, where Python finds them
-    install = [cmake, "--install", str(folder), "--prefix", str(ROOT / "src")]
     build = [cmake, "--build", str(folder), "--config", "Release", "--parallel"]
-    for command in (configure, build, install):
+    for command in (configure, build):
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         if done.returncode != 0:
             raise OSError(f"the kernels cannot be compiled:\n{done.stdout}{done.stderr}")
@@ -135,7 +137,7 @@ def _locked(path: Path) -> Iterator[None]:
 def main() -> None:
     import argparse
 
-    parser = argparse.ArgumentParser(description="Compile the kernels of pursuit in place.")
+    parser = argparse.ArgumentParser(description="Compile the kernels of pursuit.")
     parser.add_argument(
         "--sanitize", action="store_true", help="with checks of memory and arithmetic"
     )

@@ -17,8 +17,8 @@ from typing import Any
 VARIABLE = "PURSUIT_INSTRUCTION_SET"
 
 
-def _compile_changes() -> None:
-    """Compile the kernels of a source checkout, unless they are up to date."""
+def _find_checkout() -> None:
+    """In a source checkout, compile what has changed, and find the modules there."""
     builder = Path(__file__).parents[3] / "native" / "build.py"
     if not builder.exists():
         return
@@ -27,8 +27,9 @@ def _compile_changes() -> None:
     assert spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
+    sanitize = os.environ.get(VARIABLE) == "sanitized"
     try:
-        module.build_if_stale()
+        __path__.append(str(module.build_if_stale(sanitize=sanitize)))
     except OSError as error:
         raise ImportError(str(error)) from error
 
@@ -49,7 +50,7 @@ def _choose(forced: str | None) -> str:
     return forced
 
 
-_compile_changes()
+_find_checkout()
 #: the instruction set in use
 instruction_set = _choose(os.environ.get(VARIABLE) or None)
 #: its kernels, see `native/bindings`
