@@ -14,7 +14,7 @@ BENCH_INSTALLED := $(VENV)/.installed-bench
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test lint types tests format bench clean
+.PHONY: help install demo test lint types tests sanitize format bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' Makefile
@@ -35,6 +35,12 @@ types: $(INSTALLED) ## check the types
 
 tests: $(INSTALLED) ## run the tests (PYTEST_ARGS="-k lasso" chooses among them)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
+
+sanitize: $(INSTALLED) ## run the tests of the kernels with checks of memory and arithmetic
+	$(BIN)/python native/build.py --sanitize
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
+	ASAN_OPTIONS=detect_leaks=0 PURSUIT_INSTRUCTION_SET=sanitized OMP_NUM_THREADS=1 \
+	$(BIN)/python -m pytest -n 2 tests/test_native.py $(PYTEST_ARGS)
 
 format: $(INSTALLED) ## put the code into shape
 	$(BIN)/ruff check --fix .

@@ -191,7 +191,17 @@ def test_versions_agree() -> None:
 
 #: the order of the modules, as CONTRIBUTING has it: each imports only from its row or from above
 ROWS = [
-    {"_checks", "_registry", "_threads", "_words", "_native", "_numba", "progress", "sampling", "files"},
+    {
+        "_checks",
+        "_registry",
+        "_threads",
+        "_words",
+        "_native",
+        "_numba",
+        "progress",
+        "sampling",
+        "files",
+    },
     {"operators"},
     {"penalties"},
     {"models", "descriptions"},
