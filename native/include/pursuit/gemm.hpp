@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <vector>
 
 #include "arrays.hpp"
 #include "simd.hpp"
@@ -45,27 +44,33 @@ struct Operand {
         : Operand(Matrix<const T>{matrix.data, matrix.rows, matrix.columns, matrix.stride}, transposed) {}
 };
 
-/// The sums of a tile with R rows.
-template <class T, int R>
+/// The sums of a tile: R rows of P panels, two vectors a panel.
+template <class T, int R, int P>
 struct Tile {
-    Pack<T> at[R][2];
+    Pack<T> at[R][2 * P];
 };
 
-/// tile = A B for R rows of A and a panel of B. Element (r, k) of A is a[r * row + k * column].
-template <class T, int R>
-PURSUIT_INLINE Tile<T, R> tile_product(int depth, const T* PURSUIT_RESTRICT a, std::ptrdiff_t row,
-                                       std::ptrdiff_t column, const T* PURSUIT_RESTRICT panel) {
-    Tile<T, R> sum = {};
+/// tile = A B for R rows of A and P panels of B, which lie `panel` elements apart.
+///
+/// Element (r, k) of A is a[r * row + k * column].
+template <class T, int R, int P>
+PURSUIT_INLINE Tile<T, R, P> tile_product(int depth, const T* PURSUIT_RESTRICT a, std::ptrdiff_t row,
+                                          std::ptrdiff_t column, const T* PURSUIT_RESTRICT b,
+                                          std::ptrdiff_t panel) {
+    Tile<T, R, P> sum = {};
     for (int k = 0; k < depth; k++) {
-        const Pack<T> left = load(panel), right = load(panel + LANES<T>);
         PURSUIT_UNROLL
-        for (int r = 0; r < R; r++) {
-            const T factor = a[r * row];
-            sum.at[r][0] += factor * left;
-            sum.at[r][1] += factor * right;
+        for (int p = 0; p < P; p++) {
+            const Pack<T> left = load(b + p * panel), right = load(b + p * panel + LANES<T>);
+            PURSUIT_UNROLL
+            for (int r = 0; r < R; r++) {
+                const T factor = a[r * row];
+                sum.at[r][2 * p] += factor * left;
+                sum.at[r][2 * p + 1] += factor * right;
+            }
         }
         a += column;
-        panel += TILE_COLUMNS<T>;
+        b += TILE_COLUMNS<T>;
     }
     return sum;
 }
@@ -100,54 +105,70 @@ void pack_panels(const Operand<T>& b, T* PURSUIT_RESTRICT panels) {
 /// Copy A (m, k) to panels of ROWS rows: element (r, k) of panel p is panels[(p * depth + k) * ROWS + r].
 template <class T>
 void pack_rows(const Operand<T>& a, T* PURSUIT_RESTRICT panels) {
-    for (int i = 0; i < a.rows; i += TILE_ROWS) {
-        const int count = std::min(TILE_ROWS, a.rows - i);
-        const T* from = a.data + i * a.row;
-        for (int k = 0; k < a.columns; k++, from += a.column, panels += TILE_ROWS) {
-            for (int r = 0; r < count; r++) panels[r] = from[r * a.row];
+    const int depth = a.columns, full = a.rows / TILE_ROWS;
+    for (int k = 0; k < depth; k++) {
+        const T* PURSUIT_RESTRICT from = a.data + k * a.column;
+        T* PURSUIT_RESTRICT to = panels + static_cast<std::ptrdiff_t>(k) * TILE_ROWS;
+        for (int p = 0; p < full; p++) {
+            PURSUIT_UNROLL
+            for (int r = 0; r < TILE_ROWS; r++) to[r] = from[r * a.row];
+            from += TILE_ROWS * a.row;
+            to += static_cast<std::ptrdiff_t>(depth) * TILE_ROWS;
         }
+        for (int r = 0; r < a.rows - full * TILE_ROWS; r++) to[r] = from[r * a.row];
     }
 }
 
-/// Call finish(i, j, tile) for all tiles of A B, where (i, j) is the first element of the tile.
-///
-/// `a` has `rows` rows; `panels` holds B with `columns` columns, as `pack_panels` writes it.
-/// `a_packed` says that `a` was written by `pack_rows`.
-template <class T, class Finish>
-void for_tiles(int rows, int columns, int depth, const T* a, std::ptrdiff_t row, bool a_packed,
-               const T* panels, Finish&& finish);
-
 namespace detail {
 
+/// R rows of A, from row i on, by all panels of B. Few rows take several panels at once, since a sum
+/// can only continue when the last one is finished.
 template <int R, class T, class Finish>
-PURSUIT_INLINE void finish_tile(int i, int j, int depth, const T* a, std::ptrdiff_t row, bool a_packed,
-                                const T* panel, Finish& finish) {
-    if (a_packed) {
-        finish(i, j, tile_product<T, R>(depth, a + static_cast<std::ptrdiff_t>(i) * depth, 1, TILE_ROWS, panel));
-    } else {
-        finish(i, j, tile_product<T, R>(depth, a + i * row, row, 1, panel));
+PURSUIT_INLINE void strip_product(int i, int columns, int depth, const T* a, std::ptrdiff_t row,
+                                  std::ptrdiff_t column, const T* panels, const Finish& finish) {
+    constexpr int P = R == 1 ? 4 : R == 2 ? 2 : 1, width = TILE_COLUMNS<T>;
+    const std::ptrdiff_t panel = static_cast<std::ptrdiff_t>(depth) * width;
+    int j = 0;
+    for (; P > 1 && j + (P - 1) * width < columns; j += P * width, panels += P * panel) {
+        finish(i, j, tile_product<T, R, P>(depth, a, row, column, panels, panel));
+    }
+    for (; j < columns; j += width, panels += panel) {
+        finish(i, j, tile_product<T, R, 1>(depth, a, row, column, panels, panel));
     }
 }
 
 }  // namespace detail
 
+/// Call finish(i, j, tile) for all tiles of A B, where (i, j) is the first element of a tile.
+///
+/// A has `rows` rows and `depth` columns. Its element (r, k) is a[r * row + k], unless it is `packed`:
+/// then `pack_rows` wrote it. B has `columns` columns and was written by `pack_panels`.
 template <class T, class Finish>
-void for_tiles(int rows, int columns, int depth, const T* a, std::ptrdiff_t row, bool a_packed,
-               const T* panels, Finish&& finish) {
-    for (int j = 0; j < columns; j += TILE_COLUMNS<T>) {
-        const T* panel = panels + static_cast<std::size_t>(j) * depth;
-        int i = 0;
-        for (; i + TILE_ROWS <= rows; i += TILE_ROWS) {
-            detail::finish_tile<TILE_ROWS>(i, j, depth, a, row, a_packed, panel, finish);
+void for_tiles(int rows, int columns, int depth, const T* a, std::ptrdiff_t row, bool packed,
+               const T* panels, const Finish& finish) {
+    const std::ptrdiff_t next = packed ? depth : row;
+    const std::ptrdiff_t panel = static_cast<std::ptrdiff_t>(depth) * TILE_COLUMNS<T>;
+    const int full = rows - rows % TILE_ROWS;
+    for (int j = 0; j < columns && full > 0; j += TILE_COLUMNS<T>) {
+        const T* b = panels + j / TILE_COLUMNS<T> * panel;
+        for (int i = 0; i < full; i += TILE_ROWS) {
+            if (packed) {
+                finish(i, j, tile_product<T, TILE_ROWS, 1>(depth, a + i * next, 1, TILE_ROWS, b, 0));
+            } else {
+                finish(i, j, tile_product<T, TILE_ROWS, 1>(depth, a + i * next, next, 1, b, 0));
+            }
         }
-        switch (rows - i) {
-            case 5: detail::finish_tile<5>(i, j, depth, a, row, a_packed, panel, finish); break;
-            case 4: detail::finish_tile<4>(i, j, depth, a, row, a_packed, panel, finish); break;
-            case 3: detail::finish_tile<3>(i, j, depth, a, row, a_packed, panel, finish); break;
-            case 2: detail::finish_tile<2>(i, j, depth, a, row, a_packed, panel, finish); break;
-            case 1: detail::finish_tile<1>(i, j, depth, a, row, a_packed, panel, finish); break;
-            default: break;
-        }
+    }
+    a += full * next;
+    row = packed ? 1 : row;
+    const int column = packed ? TILE_ROWS : 1;
+    switch (rows - full) {
+        case 5: return detail::strip_product<5>(full, columns, depth, a, row, column, panels, finish);
+        case 4: return detail::strip_product<4>(full, columns, depth, a, row, column, panels, finish);
+        case 3: return detail::strip_product<3>(full, columns, depth, a, row, column, panels, finish);
+        case 2: return detail::strip_product<2>(full, columns, depth, a, row, column, panels, finish);
+        case 1: return detail::strip_product<1>(full, columns, depth, a, row, column, panels, finish);
+        default: return;
     }
 }
 
@@ -159,34 +180,35 @@ struct Store {
     T alpha, beta;
     Matrix<T> c;
 
-    template <int R>
-    PURSUIT_INLINE void operator()(int i, int j, const Tile<T, R>& tile) const {
-        if (j + TILE_COLUMNS<T> > c.columns) {
+    template <int R, int P>
+    PURSUIT_INLINE void operator()(int i, int j, const Tile<T, R, P>& tile) const {
+        if (j + P * TILE_COLUMNS<T> > c.columns) {
             edge(i, j, tile);
         } else if (beta == 0) {
             PURSUIT_UNROLL
             for (int r = 0; r < R; r++) {
                 T* to = &c(i + r, j);
-                store(to, alpha * tile.at[r][0]);
-                store(to + LANES<T>, alpha * tile.at[r][1]);
+                PURSUIT_UNROLL
+                for (int v = 0; v < 2 * P; v++) store(to + v * LANES<T>, alpha * tile.at[r][v]);
             }
         } else {
             PURSUIT_UNROLL
             for (int r = 0; r < R; r++) {
                 T* to = &c(i + r, j);
-                store(to, alpha * tile.at[r][0] + beta * load(to));
-                store(to + LANES<T>, alpha * tile.at[r][1] + beta * load(to + LANES<T>));
+                PURSUIT_UNROLL
+                for (int v = 0; v < 2 * P; v++) {
+                    store(to + v * LANES<T>, alpha * tile.at[r][v] + beta * load(to + v * LANES<T>));
+                }
             }
         }
     }
 
     /// A tile that extends beyond the last column.
-    template <int R>
-    void edge(int i, int j, const Tile<T, R>& tile) const {
-        T row[TILE_COLUMNS<T>];
+    template <int R, int P>
+    void edge(int i, int j, const Tile<T, R, P>& tile) const {
+        T row[P * TILE_COLUMNS<T>];
         for (int r = 0; r < R; r++) {
-            store(row, tile.at[r][0]);
-            store(row + LANES<T>, tile.at[r][1]);
+            for (int v = 0; v < 2 * P; v++) store(row + v * LANES<T>, tile.at[r][v]);
             T* to = &c(i + r, j);
             for (int x = 0; x < c.columns - j; x++) to[x] = alpha * row[x] + (beta == 0 ? T(0) : beta * to[x]);
         }
@@ -204,9 +226,9 @@ public:
     // A panel of B takes half of 32 kB in the first-level cache, all panels half of 512 kB in the second.
     static constexpr int DEPTH = 256;
     static constexpr int COLUMNS = 1024 / static_cast<int>(sizeof(T));
-    static constexpr int ROWS = 96;
+    static constexpr int ROWS = 768 / static_cast<int>(sizeof(T));
 
-    std::vector<T> panels, rows;
+    AlignedVector<T> panels, rows;
 };
 
 /// C = alpha A B + beta C; with beta = 0, C is only written.
@@ -238,8 +260,8 @@ void gemm(T alpha, const Operand<T>& a, const Operand<T>& b, T beta, const Matri
                 strip.columns = part;
                 if (!direct) pack_rows(strip, scratch.rows.data());
                 const detail::Store<T> finish{alpha, scale, {c.row(i0) + j0, strip.rows, columns, c.stride}};
-                for_tiles<T>(strip.rows, columns, part, direct ? strip.data : scratch.rows.data(), a.row, !direct,
-                             scratch.panels.data(), finish);
+                const T* left = direct ? strip.data : scratch.rows.data();
+                for_tiles(strip.rows, columns, part, left, a.row, !direct, scratch.panels.data(), finish);
             }
         }
     }

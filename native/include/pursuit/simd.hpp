@@ -4,7 +4,10 @@
 // Other compilers get a struct with the same operators and vectorise its loops.
 #pragma once
 
+#include <cstddef>
 #include <cstring>
+#include <new>
+#include <vector>
 
 namespace pursuit {
 
@@ -94,5 +97,25 @@ template <class T>
 PURSUIT_INLINE void store(T* to, const Pack<T>& value) {
     std::memcpy(to, &value, sizeof value);
 }
+
+/// Allocates at the beginning of a cache line, so that no vector lies across two of them.
+template <class T>
+struct LineAllocator {
+    using value_type = T;
+    static constexpr std::align_val_t LINE{64};
+
+    LineAllocator() = default;
+    template <class U>
+    LineAllocator(const LineAllocator<U>&) {}
+    T* allocate(std::size_t count) { return static_cast<T*>(::operator new(count * sizeof(T), LINE)); }
+    void deallocate(T* data, std::size_t) { ::operator delete(data, LINE); }
+    template <class U>
+    bool operator==(const LineAllocator<U>&) const { return true; }
+    template <class U>
+    bool operator!=(const LineAllocator<U>&) const { return false; }
+};
+
+template <class T>
+using AlignedVector = std::vector<T, LineAllocator<T>>;
 
 }  // namespace pursuit
