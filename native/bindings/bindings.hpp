@@ -6,5 +6,6 @@
 namespace pursuit::bindings {
 
 void bind_lasso(nanobind::module_& module);
+void bind_huber(nanobind::module_& module);
 
 }  // namespace pursuit::bindings
