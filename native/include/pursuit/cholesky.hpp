@@ -1,11 +1,10 @@
-// Cholesky factorisation of small matrices: A = U'U, row by row over the upper triangle of A.
+// Small positive definite systems A p = b by A = U'DU, U with a unit diagonal (Cholesky without roots).
 //
-// Rows have a stride of full registers, and there are as many rows as a multiple of four; what is
-// left of the diagonal and beyond n has no meaning, but is overwritten.
+// Rows are eliminated in order, four at a time, and the right side is one more column of A, so that
+// the elimination solves U'D y = b on the way.
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 
 #include "arrays.hpp"
 #include "lanes.hpp"
@@ -14,74 +13,88 @@ namespace pursuit {
 
 class Cholesky {
 public:
+    /// Memory for systems of at most `capacity` unknowns.
     explicit Cholesky(int capacity)
-        : stride(padded(capacity, PAD)), memory(static_cast<std::size_t>(stride) * stride) {}
+        : stride(padded(capacity + 1, PAD)), matrix(size()), factor(size()) {}
 
-    double* row(int i) { return memory.data() + static_cast<std::size_t>(i) * stride; }
+    /// Row i of A, to be written from the diagonal on; entry n is that of the right side b.
+    double* row(int i) { return matrix.data() + static_cast<std::size_t>(i) * stride; }
 
-    /// Replace A by U with its diagonal inverted; return false if A is not positive definite.
-    bool factorise(int n) {
+    /// Solve the first n rows; return false if A is not positive definite. A is overwritten.
+    bool solve(int n, double* solution) {
         for (int top = 0; top < n; top += ROWS) {
-            for (int j = top / WIDTH * WIDTH; j < n; j += WIDTH) subtract_finished(top, j);
-            for (int i = top; i < std::min(top + ROWS, n); i++) {
-                const int first = i / LANES<double> * LANES<double>, length = padded(n, LANES<double>) - first;
-                double* current = row(i);
-                for (int k = top; k < i; k++) add_multiple(-row(k)[i], row(k) + first, current + first, length);
-                const double pivot = current[i];
-                if (!(pivot > 0)) return false;
-                const double inverse = 1 / std::sqrt(pivot);
-                PURSUIT_SIMD
-                for (int j = i + 1; j < n; j++) current[j] *= inverse;
-                current[i] = inverse;
-            }
+            for (int j = top / WIDTH * WIDTH; j <= n; j += WIDTH) subtract_finished(top, j);
+            for (int i = top; i < std::min(top + ROWS, n); i++)
+                if (!eliminate(i, top, n)) return false;
         }
+        for (int top = (n - 1) / ROWS * ROWS; top >= 0; top -= ROWS) substitute(top, n, solution);
         return true;
-    }
-
-    /// Solve U'U p = target in place.
-    void substitute(int n, double* PURSUIT_RESTRICT target) {
-        for (int i = 0; i < n; i++) {
-            const double* PURSUIT_RESTRICT current = row(i);
-            const double value = target[i] * current[i];
-            target[i] = value;
-            PURSUIT_SIMD
-            for (int j = i + 1; j < n; j++) target[j] -= value * current[j];
-        }
-        for (int i = n - 1; i >= 0; i--) {
-            const double* PURSUIT_RESTRICT current = row(i);
-            double sum = target[i];
-            PURSUIT_SIMD_REDUCE(+ : sum)
-            for (int j = i + 1; j < n; j++) sum -= current[j] * target[j];
-            target[i] = sum * current[i];
-        }
     }
 
 private:
     static constexpr int ROWS = 4, REGISTERS = 2, WIDTH = REGISTERS * LANES<double>, PAD = 8;
 
     const int stride;
-    Lines<double> memory;
+    Lines<double> matrix;  // of finished rows: DU; left of the diagonal and beyond column n nothing
+    Lines<double> factor;  // U
 
-    /// Subtract the products of all rows above `top` from four rows, on the columns of two registers.
+    std::size_t size() const { return static_cast<std::size_t>(stride) * stride; }
+    double* unit(int i) { return factor.data() + static_cast<std::size_t>(i) * stride; }
+
+    /// Subtract what all rows above `top` contribute to four rows, on the columns of some registers.
     void subtract_finished(int top, int j) {
         Lanes<double> sums[ROWS][REGISTERS];
         PURSUIT_UNROLL
-        for (int r = 0; r < ROWS; r++)
+        for (int r = 0; r < ROWS; r++) {
             PURSUIT_UNROLL
             for (int v = 0; v < REGISTERS; v++) sums[r][v] = load(row(top + r) + j + v * LANES<double>);
-        for (int k = 0; k < top; k++) {
-            const double* finished = row(k);
+        }
+        const double* finished = matrix.data() + j;
+        const double* factors = factor.data() + top;
+        for (int k = 0; k < top; k++, finished += stride, factors += stride) {
             PURSUIT_UNROLL
             for (int v = 0; v < REGISTERS; v++) {
-                const Lanes<double> values = load(finished + j + v * LANES<double>);
+                const Lanes<double> values = load(finished + v * LANES<double>);
                 PURSUIT_UNROLL
-                for (int r = 0; r < ROWS; r++) sums[r][v] -= finished[top + r] * values;
+                for (int r = 0; r < ROWS; r++) sums[r][v] -= factors[r] * values;
             }
         }
         PURSUIT_UNROLL
-        for (int r = 0; r < ROWS; r++)
+        for (int r = 0; r < ROWS; r++) {
             PURSUIT_UNROLL
             for (int v = 0; v < REGISTERS; v++) store<double>(sums[r][v], row(top + r) + j + v * LANES<double>);
+        }
+    }
+
+    /// Finish row i with the rows from `top` on; return false if its pivot is not positive.
+    bool eliminate(int i, int top, int n) {
+        const int first = i / LANES<double> * LANES<double>, length = padded(n + 1, LANES<double>) - first;
+        double* current = row(i) + first;
+        for (int k = top; k < i; k++) add_multiple(-unit(k)[i], row(k) + first, current, length);
+        const double pivot = row(i)[i];
+        if (!(pivot > 0)) return false;
+        const double inverse = 1 / pivot;
+        double* scaled = unit(i) + first;
+        for (int j = 0; j < length; j += LANES<double>) store<double>(inverse * load(current + j), scaled + j);
+        return true;
+    }
+
+    /// Solve U p = y on four rows, given p below them.
+    void substitute(int top, int n, double* solution) {
+        const int end = std::min(top + ROWS, n);
+        double rest[ROWS] = {};
+        for (int i = top; i < end; i++) {
+            const double* PURSUIT_RESTRICT u = unit(i);
+            double sum = u[n];
+            PURSUIT_SIMD_REDUCE(+ : sum)
+            for (int j = top + ROWS; j < n; j++) sum -= u[j] * solution[j];
+            rest[i - top] = sum;
+        }
+        for (int i = end - 1; i >= top; i--) {
+            double sum = rest[i - top];
+            for (int j = i + 1; j < end; j++) sum -= unit(i)[j] * solution[j];
+            solution[i] = sum;
+        }
     }
 };
 

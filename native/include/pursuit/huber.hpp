@@ -65,6 +65,13 @@ struct HuberRows {
     Vector<std::int64_t> iterations;
 };
 
+/// clip(r, -lam, lam), by values, which the compiler vectorises more readily than references.
+template <class T>
+inline T clamp(T r, T lam) {
+    const T top = r > lam ? lam : r;
+    return top < -lam ? -lam : top;
+}
+
 /// f(s) + f*(u) - s u of one score, f = lam_star/2 s^2 (on s >= 0), as positive terms.
 inline double score_gap(double s, double u, double lam_star, bool nonnegative) {
     const double top = nonnegative ? std::max(u, 0.0) : u;
@@ -74,8 +81,8 @@ inline double score_gap(double s, double u, double lam_star, bool nonnegative) {
 
 /// One signal in one precision, and the passes over D0.
 ///
-/// A pass visits the features in blocks that stay in registers; passes that follow each other share
-/// the block, so that D0 comes from memory once.
+/// A pass reads some atoms side by side; passes that follow each other share a block of features, so
+/// that it comes from memory once.
 template <class T>
 class HuberPasses {
 public:
@@ -85,7 +92,7 @@ public:
           q(atoms.rows),
           width(atoms.columns),
           x(width), residual(width), dual(width), thresholds(width, T(1)), correlation(q),
-          used(q + 1), factors(q + 1), sums(static_cast<std::size_t>(q) * LANES<T>) {
+          block(block_of(q)), used(q + 1), factors(q + 1), sums(static_cast<std::size_t>(q) * LANES<T>) {
         for (int i = 0; i < p.m(); i++) thresholds[i] = static_cast<T>(p.lam[i]);
     }
 
@@ -103,12 +110,13 @@ public:
         list(scores);
         clear_sums();
         double value = 0;
-        for_blocks([&](auto size, int i) {
-            std::copy_n(x.data() + i, size() * LANES<T>, residual.data() + i);
-            subtract<size()>(i, residual.data());
-            value += clip<size()>(i);
-            correlate<size()>(i, dual.data());
-        });
+        for (int i = 0; i < width; i += block) {
+            const int end = std::min(i + block, width);
+            std::copy(x.data() + i, x.data() + end, residual.data() + i);
+            subtract(i, end, residual.data());
+            value += clip(i, end);
+            correlate(i, end, dual.data());
+        }
         reduce();
         return value;
     }
@@ -116,11 +124,8 @@ public:
     /// nu and u of the residual as it is; return the Huber value.
     double refresh() {
         clear_sums();
-        double value = 0;
-        for_blocks([&](auto size, int i) {
-            value += clip<size()>(i);
-            correlate<size()>(i, dual.data());
-        });
+        const double value = clip(0, width);
+        correlate(0, width, dual.data());
         reduce();
         return value;
     }
@@ -128,14 +133,14 @@ public:
     /// u = D0 x.
     void correlate_signal() {
         clear_sums();
-        for_blocks([&](auto size, int i) { correlate<size()>(i, x.data()); });
+        correlate(0, width, x.data());
         reduce();
     }
 
     /// out -= coefficients D0.
     void subtract_atoms(const double* coefficients, T* out) {
         list(coefficients);
-        for_blocks([&](auto size, int i) { subtract<size()>(i, out); });
+        subtract(0, width, out);
     }
 
     /// Gradient lam_star s - u and gap of the Huber problem; return the gap and complete the value.
@@ -151,19 +156,37 @@ public:
     }
 
 private:
-    static constexpr int BLOCK = 8;  // registers
+    static constexpr int GROUP = 8;  // atoms that are read side by side
 
-    int uses = 0;  // coefficients that are not zero: their atoms and values
+    const int block;  // features whose part of D0 stays in the first cache
+    int uses = 0;     // coefficients that are not zero: their atoms and values
     std::vector<int> used;
     std::vector<T> factors;
     Lines<T> sums;  // of every atom one register
 
+    static int block_of(int atoms) {
+        const int fitting = 16384 / (static_cast<int>(sizeof(T)) * std::max(atoms, 1));
+        return padded(std::max(fitting, 64), HuberDictionary<T>::WIDE);
+    }
+
+    /// Visit `count` atoms in groups of similar size, which is a constant of the visitor.
     template <class F>
-    void for_blocks(F&& visit) const {
-        int i = 0;
-        for (; i + BLOCK * LANES<T> <= width; i += BLOCK * LANES<T>) visit(std::integral_constant<int, BLOCK>(), i);
-        for (; i + 4 * LANES<T> <= width; i += 4 * LANES<T>) visit(std::integral_constant<int, 4>(), i);
-        for (; i < width; i += 2 * LANES<T>) visit(std::integral_constant<int, 2>(), i);
+    static void in_groups(int count, F&& visit) {
+        int first = 0;
+        for (int groups = (count + GROUP - 1) / GROUP; groups > 0; groups--) {
+            const int size = (count - first) / groups;
+            switch (size) {
+                case 1: visit(std::integral_constant<int, 1>(), first); break;
+                case 2: visit(std::integral_constant<int, 2>(), first); break;
+                case 3: visit(std::integral_constant<int, 3>(), first); break;
+                case 4: visit(std::integral_constant<int, 4>(), first); break;
+                case 5: visit(std::integral_constant<int, 5>(), first); break;
+                case 6: visit(std::integral_constant<int, 6>(), first); break;
+                case 7: visit(std::integral_constant<int, 7>(), first); break;
+                default: visit(std::integral_constant<int, 8>(), first);
+            }
+            first += size;
+        }
     }
 
     void list(const double* coefficients) {
@@ -178,66 +201,72 @@ private:
     void clear_sums() { std::fill(sums.begin(), sums.end(), T(0)); }
 
     void reduce() {
-        for (int j = 0; j < q; j++) {
-            const T* PURSUIT_RESTRICT lanes = sums.data() + j * LANES<T>;
-            T sum = 0;
-            for (int l = 0; l < LANES<T>; l++) sum += lanes[l];
-            correlation[j] = sum;
-        }
+        for (int j = 0; j < q; j++) correlation[j] = sum_of<T>(load(sums.data() + j * LANES<T>));
+    }
+
+    /// out -= factors D0 on the features i to end.
+    void subtract(int i, int end, T* out) const {
+        in_groups(uses, [&](auto size, int first) { subtract_group<size()>(first, i, end, out); });
     }
 
     template <int SIZE>
-    void subtract(int i, T* out) const {
-        Lanes<T> rest[SIZE];
+    void subtract_group(int first, int i, int end, T* out) const {
+        const T* rows[SIZE];
+        T values[SIZE];
         PURSUIT_UNROLL
-        for (int v = 0; v < SIZE; v++) rest[v] = load(out + i + v * LANES<T>);
-        for (int k = 0; k < uses; k++) {
-            const T* atom = atoms.row(used[k]) + i;
-            const T factor = factors[k];
-            PURSUIT_UNROLL
-            for (int v = 0; v < SIZE; v++) rest[v] -= factor * load(atom + v * LANES<T>);
+        for (int k = 0; k < SIZE; k++) {
+            rows[k] = atoms.row(used[first + k]);
+            values[k] = factors[first + k];
         }
-        PURSUIT_UNROLL
-        for (int v = 0; v < SIZE; v++) store<T>(rest[v], out + i + v * LANES<T>);
-    }
-
-    template <int SIZE>
-    void correlate(int i, const T* vector) {
-        Lanes<T> values[SIZE];
-        PURSUIT_UNROLL
-        for (int v = 0; v < SIZE; v++) values[v] = load(vector + i + v * LANES<T>);
-        for (int j = 0; j < q; j++) {
-            const T* atom = atoms.row(j) + i;
-            Lanes<T> even = load(sums.data() + j * LANES<T>);
-            Lanes<T> odd = values[1] * load(atom + LANES<T>);
+        for (; i < end; i += LANES<T>) {
+            Lanes<T> rest = load(out + i);
             PURSUIT_UNROLL
-            for (int v = 0; v < SIZE; v += 2) even += values[v] * load(atom + v * LANES<T>);
-            PURSUIT_UNROLL
-            for (int v = 3; v < SIZE; v += 2) odd += values[v] * load(atom + v * LANES<T>);
-            even += odd;
-            store<T>(even, sums.data() + j * LANES<T>);
+            for (int k = 0; k < SIZE; k++) rest -= values[k] * load(rows[k] + i);
+            store<T>(rest, out + i);
         }
     }
 
+    /// Add the products of all atoms and `vector` on the features i to end.
+    void correlate(int i, int end, const T* vector) {
+        in_groups(q, [&](auto size, int first) { correlate_group<size()>(first, i, end, vector); });
+    }
+
     template <int SIZE>
-    T clip(int i) {
-        const T* PURSUIT_RESTRICT r = residual.data() + i;
-        const T* PURSUIT_RESTRICT lam = thresholds.data() + i;
-        T* PURSUIT_RESTRICT nu = dual.data() + i;
+    void correlate_group(int first, int i, int end, const T* vector) {
+        const T* rows[SIZE];
+        Lanes<T> totals[SIZE];
+        T* memory = sums.data() + first * LANES<T>;
+        PURSUIT_UNROLL
+        for (int k = 0; k < SIZE; k++) {
+            rows[k] = atoms.row(first + k);
+            totals[k] = load(memory + k * LANES<T>);
+        }
+        for (; i < end; i += LANES<T>) {
+            const Lanes<T> values = load(vector + i);
+            PURSUIT_UNROLL
+            for (int k = 0; k < SIZE; k++) totals[k] += values * load(rows[k] + i);
+        }
+        PURSUIT_UNROLL
+        for (int k = 0; k < SIZE; k++) store<T>(totals[k], memory + k * LANES<T>);
+    }
+
+    /// nu on the features i to end; return their Huber value.
+    T clip(int i, int end) {
+        const T* PURSUIT_RESTRICT r = residual.data();
+        const T* PURSUIT_RESTRICT lam = thresholds.data();
+        T* PURSUIT_RESTRICT nu = dual.data();
         T value = 0;
         if (p.nonnegative) {
             PURSUIT_SIMD_REDUCE(+ : value)
-            for (int k = 0; k < SIZE * LANES<T>; k++) {
-                const T clipped = std::min(r[k], lam[k]);
-                nu[k] = clipped;
-                value += clipped * (r[k] - T(0.5) * clipped);
+            for (int k = i; k < end; k++) {
+                nu[k] = r[k] > lam[k] ? lam[k] : r[k];
+                value += nu[k] * (r[k] - T(0.5) * nu[k]);
             }
         } else {
             PURSUIT_SIMD_REDUCE(+ : value)
-            for (int k = 0; k < SIZE * LANES<T>; k++) {
-                const T clipped = std::max(-lam[k], std::min(r[k], lam[k]));
-                nu[k] = clipped;
-                value += clipped * (r[k] - T(0.5) * clipped);
+            for (int k = i; k < end; k++) {
+                nu[k] = clamp(r[k], lam[k]);
+                value += nu[k] * (r[k] - T(0.5) * nu[k]);
             }
         }
         return value;
@@ -263,7 +292,9 @@ class HuberSolver {
 public:
     explicit HuberSolver(const HuberProblem& problem)
         : p(problem), q(p.q()), m(p.m()), single(p), exact(p), coarse(p, single), fine(p, exact),
-          memory(p.depth()), slope(p.depth()) {}
+          memory(p.depth()), slope(p.depth()), inverse(q) {
+        for (int j = 0; j < q; j++) inverse[j] = 1 / (p.gram(j, j) + p.lam_star);
+    }
 
     /// Descend in float, certify, and descend in double where that misses `tol`.
     void solve(const HuberRows<X>& rows) {
@@ -281,6 +312,7 @@ private:
     Descent<double> fine;
     Lines<double> memory;  // the scores in double
     Lines<double> slope;   // a gradient, or a difference of scores
+    std::vector<double> inverse;  // 1 / (G_jj + lam_star)
     X* scores = nullptr;
     X* outliers = nullptr;
 
@@ -369,7 +401,7 @@ private:
         for (int sweep = 0; sweep < SWEEPS; sweep++) {
             for (int j = 0; j < q; j++) {
                 const double* row = p.gram.row(j);
-                const double value = std::max(code[j] - gradient[j] / (row[j] + p.lam_star), 0.0);
+                const double value = std::max(code[j] - gradient[j] * inverse[j], 0.0);
                 const double change = value - code[j];
                 if (change == 0) continue;
                 code[j] = value;
@@ -409,7 +441,7 @@ private:
         double loss = 0, miss = 0;
         PURSUIT_SIMD_REDUCE(+ : loss, miss)
         for (int i = 0; i < m; i++) {
-            const double clipped = std::max(-lam[i], std::min(rest[i], lam[i]));
+            const double clipped = clamp(rest[i], lam[i]);
             o[i] = static_cast<X>(std::max(lowest, rest[i] - clipped));
             const double outlier = o[i], r = rest[i] - outlier, off = r - nu[i];
             const double size = outlier != 0 ? lam[i] * std::abs(outlier) : 0.0;  // lam may be infinite

@@ -27,7 +27,7 @@ public:
 
     HuberNewton(const HuberProblem& problem, HuberPasses<T>& passes)
         : p(problem), passes(passes), q(p.q()), gradient(p.depth()), step(p.depth()), change(passes.width),
-          gram(p.dictionary<T>(), p.gram), known(q), factor(q), free(q), state(q), wrong(q), local(q), target(q) {}
+          gram(p.dictionary<T>(), p.gram), known(q), system(q), free(q), state(q), wrong(q), local(q), target(q) {}
 
     /// See `HuberSolver`.
     std::int64_t descend(double* scores, double tol, std::int64_t max_iter, bool warm) {
@@ -75,7 +75,7 @@ private:
     // begun; arrays that follow it are indexed by its positions.
     MaskedGram<T> gram;
     std::vector<char> known;  // by atom
-    Cholesky factor;
+    Cholesky system;
     std::vector<int> free;
     std::vector<char> state, wrong;  // free or zero; whether that is of the wrong sign
     std::vector<double> local, target;
@@ -137,7 +137,7 @@ private:
             PURSUIT_SIMD_REDUCE(+ : value, slope, curvature)
             for (int i = 0; i < passes.width; i++) {
                 const T r = rest[i] + t * move[i];
-                const T nu = std::min(r, lam[i]);
+                const T nu = r > lam[i] ? lam[i] : r;
                 value += nu * (r - T(0.5) * nu);
                 slope += nu * move[i];
                 curvature += r <= lam[i] ? move[i] * move[i] : T(0);
@@ -146,7 +146,7 @@ private:
             PURSUIT_SIMD_REDUCE(+ : value, slope, curvature)
             for (int i = 0; i < passes.width; i++) {
                 const T r = rest[i] + t * move[i];
-                const T nu = std::max(-lam[i], std::min(r, lam[i]));
+                const T nu = clamp(r, lam[i]);
                 value += nu * (r - T(0.5) * nu);
                 slope += nu * move[i];
                 curvature += std::abs(r) <= lam[i] ? move[i] * move[i] : T(0);
@@ -257,11 +257,11 @@ private:
         }
         for (int k = 0; k < n; k++) {
             const double* row = gram.row(free[k]);
-            for (int l = 0; l <= k; l++) factor.row(l)[k] = row[free[l]];
-            factor.row(k)[k] += ridge;
+            for (int l = 0; l <= k; l++) system.row(l)[k] = row[free[l]];
+            system.row(k)[k] += ridge;
+            system.row(k)[n] = target[k];
         }
-        if (!factor.factorise(n)) return false;
-        factor.substitute(n, target.data());
+        if (!system.solve(n, target.data())) return false;
         for (int k = 0; k < n; k++) local[free[k]] = target[k];
         return true;
     }

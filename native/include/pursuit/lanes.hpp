@@ -111,6 +111,15 @@ inline void store(const Lanes<T>& lanes, T* to) {
     std::memcpy(to, &lanes, sizeof(lanes));
 }
 
+template <class T>
+inline T sum_of(const Lanes<T>& lanes) {
+    T values[LANES<T>];
+    store<T>(lanes, values);
+    T sum = 0;
+    for (int l = 0; l < LANES<T>; l++) sum += values[l];
+    return sum;
+}
+
 inline constexpr int padded(int count, int multiple) { return (count + multiple - 1) / multiple * multiple; }
 
 /// y += factor x on `count` numbers, a multiple of the lanes.

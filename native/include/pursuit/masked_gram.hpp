@@ -7,8 +7,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
-#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -23,8 +21,8 @@ class MaskedGram {
 public:
     MaskedGram(const HuberDictionary<T>& dictionary, Matrix<const double> gram)
         : d(dictionary), gram(gram), q(gram.rows), m(d.features.rows), depth(gram.columns),
-          positions(q), listed(q), inside(d.atoms.columns, 1), now(d.atoms.columns, 1), chosen(m + 8),
-          weights(m + 8), sources(CHUNK), panel(static_cast<std::size_t>(CHUNK) * depth),
+          positions(q), listed(q), inside(m), now(m), chosen(m + 1),
+          changed(m + 1), roots(m), sources(CHUNK), panel(static_cast<std::size_t>(CHUNK) * depth),
           masked(d.atoms.columns), memory(static_cast<std::size_t>(depth) * depth) {}
 
     /// Number of atoms that take part. Position b of the matrix belongs to the atom atom(b).
@@ -41,8 +39,8 @@ public:
         if (count == 0) {
             int number = 0;
             for (int j = 0; j < q; j++) number += wanted[j];
-            // copying the wanted ones costs as much per feature as 32 products of each
-            whole = static_cast<std::int64_t>(number) * (number + 32) >= static_cast<std::int64_t>(q) * q;
+            // copying the wanted ones costs as much per feature as 32 products of each; and more may come
+            whole = 2.0 * number * (number + 32) >= static_cast<double>(q) * q;
             std::fill(listed.begin(), listed.end(), char(0));
         }
         for (int j = 0; j < q; j++) {
@@ -54,22 +52,21 @@ public:
 
     /// Sum over the features with |r_i| <= lam_i (r_i <= lam_i if non-negative).
     void follow(const T* r, const T* lam, bool nonnegative) {
-        int old = summed;
-        summed = count;
-        if (old == 0) {  // as if all features were inside
+        const int old = summed > 0 ? summed : count;
+        if (summed == 0) {  // as if all features were inside
             std::fill(inside.begin(), inside.end(), char(1));
             insiders = m;
-            old = count;
-            for (int b = 0; b < count; b++)
-                for (int c = 0; c <= b; c++) row(b)[c] = gram(positions[b], positions[c]);
         }
         const int flipped = flip(r, lam, nonnegative);
         if (flipped >= insiders || count > old + APPENDED) {
             sum_inside();
         } else {
-            add(flipped, old);
+            if (summed == 0) copy_gram();
+            add(0, joined, old, 1);
+            add(joined, flipped, old, -1);
             for (int b = old; b < count; b++) append(b);
         }
+        summed = count;
     }
 
     /// Sum over all features with the weights min(1, lam_i/|r_i|) of a majoriser of Huber's function.
@@ -77,10 +74,10 @@ public:
         for (int i = 0; i < m; i++) {
             const T size = nonnegative ? r[i] : std::abs(r[i]);
             chosen[i] = i;
-            weights[i] = size > lam[i] ? lam[i] / size : T(1);
+            roots[i] = size > lam[i] ? std::sqrt(lam[i] / size) : T(1);
         }
         clear();
-        add(m, count);
+        add(0, m, count, 1, roots.data());
     }
 
 private:
@@ -99,9 +96,11 @@ private:
     std::vector<char> listed;  // by atom
 
     int insiders = 0;
-    std::vector<char> inside, now;  // by feature, padded
-    std::vector<int> chosen;        // features to add
-    std::vector<T> weights;
+    std::vector<char> inside, now;  // by feature
+    std::vector<int> chosen;        // features to add or subtract
+    std::vector<int> changed;
+    int joined = 0;                 // those that come inside stand first
+    std::vector<T> roots;  // of weights
 
     std::vector<const T*> sources;  // of one chunk
     Lines<T> panel;
@@ -112,18 +111,25 @@ private:
         for (int b = 0; b < count; b++) std::fill_n(row(b), b + 1, 0.0);
     }
 
+    void copy_gram() {
+        for (int b = 0; b < count; b++) {
+            const double* from = gram.row(positions[b]);
+            for (int c = 0; c <= b; c++) row(b)[c] = from[positions[c]];
+        }
+    }
+
     void sum_inside() {
         int n = 0;
         for (int i = 0; i < m; i++) {
             chosen[n] = i;
-            weights[n] = 1;
             n += inside[i];
         }
         clear();
-        add(n, count);
+        add(0, n, count, 1);
     }
 
-    /// Choose the features that changed sides, with weight 1 or -1; return their number.
+    /// Choose the features that changed sides, first the `joined` ones that came inside; return their
+    /// number.
     int flip(const T* PURSUIT_RESTRICT r, const T* PURSUIT_RESTRICT lam, bool nonnegative) {
         char* PURSUIT_RESTRICT out = now.data();
         if (nonnegative) {
@@ -134,78 +140,95 @@ private:
             for (int i = 0; i < m; i++) out[i] = std::abs(r[i]) <= lam[i];
         }
         int n = 0;
-        for (int i = 0; i < m; i += 8) {
-            if (std::memcmp(&now[i], &inside[i], 8) == 0) continue;
-            for (int k = i; k < i + 8; k++) {
-                chosen[n] = k;
-                weights[n] = now[k] ? T(1) : T(-1);
-                insiders += now[k] - inside[k];
-                n += now[k] != inside[k];
-            }
+        for (int i = 0; i < m; i++) {  // without branches
+            changed[n] = i;
+            n += now[i] ^ inside[i];
         }
+        int from = 0, to = n;
+        for (int k = 0; k < n; k++) {
+            const int i = changed[k], came = now[i];
+            chosen[came ? from : to - 1] = i;
+            from += came;
+            to -= 1 - came;
+        }
+        joined = from;
+        insiders += from - (n - from);
         std::swap(now, inside);
         return n;
     }
 
-    /// Compute the row of a new position from all features inside.
+    /// Compute the row of a new position from all features inside, four products at a time.
     void append(int b) {
         const T* PURSUIT_RESTRICT atom = d.atoms.row(positions[b]);
         T* PURSUIT_RESTRICT values = masked.data();
         PURSUIT_SIMD
         for (int i = 0; i < m; i++) values[i] = inside[i] ? atom[i] : T(0);
-        for (int c = 0; c <= b; c++) {
-            const T* PURSUIT_RESTRICT other = d.atoms.row(positions[c]);
-            T sum = 0;
-            PURSUIT_SIMD_REDUCE(+ : sum)
-            for (int i = 0; i < m; i++) sum += values[i] * other[i];
-            row(b)[c] = sum;
+        for (int c = 0; c <= b; c += 4) {
+            const T* others[4];
+            Lanes<T> sums[4] = {};
+            for (int k = 0; k < 4; k++) others[k] = d.atoms.row(positions[std::min(c + k, b)]);
+            for (int i = 0; i < d.atoms.columns; i += LANES<T>) {
+                const Lanes<T> value = load(values + i);
+                PURSUIT_UNROLL
+                for (int k = 0; k < 4; k++) sums[k] += value * load(others[k] + i);
+            }
+            for (int k = 0; k < std::min(4, b + 1 - c); k++) row(b)[c + k] = sum_of<T>(sums[k]);
         }
     }
 
-    /// Add w_i d_i d_i' of the first `n` chosen features, on the first `size` positions.
-    void add(int n, int size) {
-        for (int first = 0; first < n; first += CHUNK) {
-            const int length = std::min(CHUNK, n - first);
+    /// Add sign d_i d_i' of the chosen features from `first` to `last`, each multiplied by its
+    /// scale if there are any, on the first `size` positions.
+    void add(int first, int last, int size, double sign, const T* scales = nullptr) {
+        for (; first < last; first += CHUNK) {
+            const int length = std::min(CHUNK, last - first);
             for (int t = 0; t < length; t++) {
-                const T* feature = d.features.row(chosen[first + t]);
-                sources[t] = whole ? feature : gather(feature, t, size);
+                sources[t] = d.features.row(chosen[first + t]);
+                if (!whole || scales) sources[t] = gather(t, size, scales ? scales[first + t] : T(1));
             }
-            for (int a = 0; a < size;) {
-                const int left = size - a;
-                if (left > 4) a += add_strip<8, 1>(a, weights.data() + first, length);
-                else if (left > 2) a += add_strip<4, 2>(a, weights.data() + first, length);
-                else a += add_strip<2, 4>(a, weights.data() + first, length);
-            }
+            int a = 0;
+            if (LANES<T> >= 8 && size > 4) a = add_strip<8, 1>(a, length, sign);
+            while (a + 2 < size) a += add_strip<4, 3>(a, length, sign);
+            if (a < size) add_strip<2, 4>(a, length, sign);
         }
     }
 
-    const T* gather(const T* feature, int t, int size) {
+    /// Copy a feature on the positions that take part.
+    const T* gather(int t, int size, T scale) {
+        const T* feature = sources[t];
         T* values = panel.data() + static_cast<std::size_t>(t) * depth;
-        for (int b = 0; b < size; b++) values[b] = feature[positions[b]];
+        for (int b = 0; b < size; b++) values[b] = scale * feature[positions[b]];
         std::fill(values + size, values + padded(size, HuberDictionary<T>::NARROW), T(0));
         return values;
     }
 
-    /// R rows of the lower triangle from row a on, in tiles of V registers; return R.
+    /// R rows of the lower triangle from row a on, in tiles of at most V registers; return R.
     template <int R, int V>
-    int add_strip(int a, const T* weight, int length) {
-        const int end = padded(a + R, LANES<T>);
-        int b = 0;
-        for (; b + V * LANES<T> <= end; b += V * LANES<T>) add_tile<R, V>(a, b, weight, length);
-        for (; b < end; b += LANES<T>) add_tile<R, 1>(a, b, weight, length);
+    int add_strip(int a, int length, double sign) {
+        int left = padded(a + R, LANES<T>) / LANES<T>, b = 0;
+        while (left > 0) {
+            // two tiles of equal width rather than one of full width and a narrow one
+            if (left >= V && left != V + 1) b += add_tile<R, V>(a, b, length, sign), left -= V;
+            else if (V > 1 && left >= 2) b += add_tile<R, (V > 1 ? 2 : 1)>(a, b, length, sign), left -= 2;
+            else b += add_tile<R, 1>(a, b, length, sign), left--;
+        }
         return R;
     }
 
+    /// R rows from row a on, V registers of columns from column b on; return the number of columns.
     template <int R, int V>
-    void add_tile(int a, int b, const T* weight, int length) {
+    int add_tile(int a, int b, int length, double sign) {
+        const T* const* features = sources.data();
         Lanes<T> sums[R][V] = {};
         for (int t = 0; t < length; t++) {
-            const T* feature = sources[t];
+            const T* feature = features[t];
+            Lanes<T> values[V];
             PURSUIT_UNROLL
-            for (int v = 0; v < V; v++) {
-                const Lanes<T> values = weight[t] * load(feature + b + v * LANES<T>);
+            for (int v = 0; v < V; v++) values[v] = load(feature + b + v * LANES<T>);
+            PURSUIT_UNROLL
+            for (int r = 0; r < R; r++) {
+                const T factor = feature[a + r];
                 PURSUIT_UNROLL
-                for (int r = 0; r < R; r++) sums[r][v] += feature[a + r] * values;
+                for (int v = 0; v < V; v++) sums[r][v] += factor * values[v];
             }
         }
         PURSUIT_UNROLL
@@ -216,9 +239,10 @@ private:
                 store<T>(sums[r][v], values);
                 double* PURSUIT_RESTRICT out = row(a + r) + b + v * LANES<T>;
                 PURSUIT_SIMD
-                for (int l = 0; l < LANES<T>; l++) out[l] += values[l];
+                for (int l = 0; l < LANES<T>; l++) out[l] += sign * values[l];
             }
         }
+        return V * LANES<T>;
     }
 };
 
