@@ -8,5 +8,6 @@ namespace pursuit::bindings {
 void bind_gemm(nanobind::module_& module);
 void bind_lasso(nanobind::module_& module);
 void bind_runtime(nanobind::module_& module);
+void bind_huber(nanobind::module_& module);
 
 }  // namespace pursuit::bindings

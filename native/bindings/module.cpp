@@ -52,4 +52,5 @@ NB_MODULE(PURSUIT_MODULE, module) {
     pursuit::bindings::bind_gemm(module);
     pursuit::bindings::bind_lasso(module);
     pursuit::bindings::bind_runtime(module);
+    pursuit::bindings::bind_huber(module);
 }

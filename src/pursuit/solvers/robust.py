@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._native import kernels
 from ..certificates import ROUNDING
 from ..models import SparseModel
 from .solution import Problem, Result, Solver
@@ -71,34 +71,62 @@ def prefers_newton(model: SparseModel) -> bool:
 class _Kernel:
     """A compiled solver with the constants of one model."""
 
-    def __init__(
-        self, solve: Callable[..., Any], model: SparseModel, tol: float, max_iter: int
-    ) -> None:
-        from .huber_kernels import make_problem, make_scratch
-
+    def __init__(self, name: str, model: SparseModel, tol: float, max_iter: int) -> None:
         robust = _robust(model)
         assert robust is not None
-        self.solve, self.make_scratch = solve, make_scratch
-        self.problem = make_problem(as_array(model.dictionary), *robust, tol, max_iter)
+        self.solve = getattr(kernels, name)
+        self.constants = _dictionary(as_array(model.dictionary), robust.lam_star)
+        self.constants |= robust._asdict() | {"tol": tol, "max_iter": max_iter}
 
     def __call__(self, problem: Problem) -> Result:
         return run(self.solve_tile, problem)
 
     def solve_tile(self, x: Array, rows: Rows) -> None:
-        self.solve(self.problem, self.make_scratch(self.problem), x, rows)
+        self.solve(x, **self.constants, **rows._asdict())
         rows.gap[:] += ROUNDING * rows.objective
 
 
-def _prepare_newton(model: SparseModel, tol: float, max_iter: int) -> _Kernel:
-    from .newton_kernels import newton
+def _dictionary(d0: Array, lam_star: float) -> dict[str, Any]:
+    """What the kernels read of D0 (q, m): copies in both precisions, and products.
 
-    return _Kernel(newton, model, tol, max_iter)
+    Rows are padded with zeros, those of length m to a multiple of 16, those of length q to a
+    multiple of 8.
+    """
+    exact = d0.astype(np.float64)
+    gram = exact @ exact.T
+    eigenvalues, vectors = np.linalg.eigh(gram)
+    eigenvalues = np.maximum(eigenvalues, 0.0) + lam_star
+    # Smaller numbers are below the rounding of float32, and their subnormal products are slow.
+    floor = 1e-10 * np.max(np.abs(exact), initial=0.0)
+    single = np.where(np.abs(exact) > floor, exact, 0.0).astype(np.float32)
+    return {
+        "atoms": _padded(exact, 16),
+        "features": _padded(exact.T, 8),
+        "single_atoms": _padded(single, 16),
+        "single_features": _padded(single.T, 8),
+        "gram": _padded(gram, 8),
+        "ridge": _padded((vectors / eigenvalues) @ vectors.T, 8),
+        "step_constant": float(eigenvalues[-1]),
+    }
+
+
+def _padded(values: Array, multiple: int) -> Array:
+    """Copy with zeros up to a multiple of columns; it begins at a cache line, which is faster."""
+    rows, columns = values.shape
+    width = -(-columns // multiple) * multiple
+    memory = np.zeros(rows * width + 64 // values.itemsize, values.dtype)
+    first = -memory.ctypes.data % 64 // values.itemsize
+    copy = memory[first : first + rows * width].reshape(rows, width)
+    copy[:, :columns] = values
+    return copy
+
+
+def _prepare_newton(model: SparseModel, tol: float, max_iter: int) -> _Kernel:
+    return _Kernel("huber_newton", model, tol, max_iter)
 
 
 def _prepare_fista(model: SparseModel, tol: float, max_iter: int) -> _Kernel:
-    from .huber_fista_kernels import fista
-
-    return _Kernel(fista, model, tol, max_iter)
+    return _Kernel("huber_fista", model, tol, max_iter)
 
 
 def _run_newton(problem: Problem) -> Result:
