@@ -5,6 +5,9 @@
 
 namespace pursuit::bindings {
 
+void bind_correlate(nanobind::module_& module);
+void bind_dictionary_sweep(nanobind::module_& module);
 void bind_lasso(nanobind::module_& module);
+void bind_truncated_products(nanobind::module_& module);
 
 }  // namespace pursuit::bindings
