@@ -210,7 +210,7 @@ ROWS = [
     {"runtime"},
     {"encoders"},
     {"persistence"},
-    {"dictionary", "dictionary_kernels", "nonnegative_factors", "batch"},
+    {"dictionary", "nonnegative_factors", "batch"},
     {
         "batches",
         "guard",

@@ -53,4 +53,8 @@ NB_MODULE(PURSUIT_MODULE, module) {
     pursuit::bindings::bind_lasso(module);
     pursuit::bindings::bind_runtime(module);
     pursuit::bindings::bind_huber(module);
+    pursuit::bindings::bind_correlate(module);
+    pursuit::bindings::bind_dictionary_sweep(module);
+    pursuit::bindings::bind_lasso(module);
+    pursuit::bindings::bind_truncated_products(module);
 }
