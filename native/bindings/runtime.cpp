@@ -30,6 +30,7 @@ void require_range(const Vector<const std::int64_t>& numbers, std::int64_t end, 
 Stack stack(const std::optional<Matrices>& matrices, const std::optional<Numbers>& of, int rows, int columns,
             int depth, const char* what) {
     if (!matrices) return {};
+    require_aligned(matrices->data());
     require(of && as_int(matrices->shape(1)) == rows && as_int(matrices->shape(2)) == columns, what);
     const Stack result{matrices->data(), as_int(matrices->shape(0)), rows, columns, vector(*of, depth, what)};
     require_range(result.of, result.count, what);
