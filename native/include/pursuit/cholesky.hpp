@@ -18,7 +18,7 @@ public:
         : stride(padded(capacity + 1, PAD)), matrix(size()), factor(size()) {}
 
     /// Row i of A, to be written from the diagonal on; entry n is that of the right side b.
-    double* row(int i) { return matrix.data() + static_cast<std::size_t>(i) * stride; }
+    double* row(int i) { return matrix.data() + i * stride; }
 
     /// Solve the first n rows; return false if A is not positive definite. A is overwritten.
     bool solve(int n, double* solution) {
@@ -34,12 +34,12 @@ public:
 private:
     static constexpr int ROWS = 4, REGISTERS = 2, WIDTH = REGISTERS * LANES<double>, PAD = 8;
 
-    const int stride;
+    const std::ptrdiff_t stride;
     Lines<double> matrix;  // of finished rows: DU; left of the diagonal and beyond column n nothing
     Lines<double> factor;  // U
 
     std::size_t size() const { return static_cast<std::size_t>(stride) * stride; }
-    double* unit(int i) { return factor.data() + static_cast<std::size_t>(i) * stride; }
+    double* unit(int i) { return factor.data() + i * stride; }
 
     /// Subtract what all rows above `top` contribute to four rows, on the columns of some registers.
     void subtract_finished(int top, int j) {
@@ -82,14 +82,18 @@ private:
     /// Solve U p = y on four rows, given p below them.
     void substitute(int top, int n, double* solution) {
         const int end = std::min(top + ROWS, n);
-        double rest[ROWS] = {};
-        for (int i = top; i < end; i++) {
-            const double* PURSUIT_RESTRICT u = unit(i);
-            double sum = u[n];
-            PURSUIT_SIMD_REDUCE(+ : sum)
-            for (int j = top + ROWS; j < n; j++) sum -= u[j] * solution[j];
-            rest[i - top] = sum;
+        const double* u = unit(top);
+        Lanes<double> sums[ROWS] = {};
+        int j = top + ROWS;
+        for (; j + LANES<double> <= n; j += LANES<double>) {
+            const Lanes<double> values = load(solution + j);
+            PURSUIT_UNROLL
+            for (int r = 0; r < ROWS; r++) sums[r] += values * load(u + r * stride + j);
         }
+        double rest[ROWS];
+        for (int r = 0; r < ROWS; r++) rest[r] = u[r * stride + n] - sum_of<double>(sums[r]);
+        for (; j < n; j++)
+            for (int r = 0; r < ROWS; r++) rest[r] -= u[r * stride + j] * solution[j];
         for (int i = end - 1; i >= top; i--) {
             double sum = rest[i - top];
             for (int j = i + 1; j < end; j++) sum -= unit(i)[j] * solution[j];

@@ -145,13 +145,16 @@ public:
 
     /// Gradient lam_star s - u and gap of the Huber problem; return the gap and complete the value.
     double judge(const double* scores, double* gradient, double& value) const {
-        double gap = 0;
+        const double lam_star = p.lam_star;
+        const bool nonnegative = p.nonnegative;
+        double gap = 0, square = 0;
         for (int j = 0; j < q; j++) {
             const double s = scores[j], u = correlation[j];
-            gradient[j] = p.lam_star * s - u;
-            value += 0.5 * p.lam_star * s * s;
-            gap += score_gap(s, u, p.lam_star, p.nonnegative);
+            gradient[j] = lam_star * s - u;
+            square += s * s;
+            gap += score_gap(s, u, lam_star, nonnegative);
         }
+        value += 0.5 * lam_star * square;
         return gap;
     }
 
@@ -273,10 +276,24 @@ private:
     }
 };
 
+/// out = -values A on SIZE registers of columns from i on.
+template <int SIZE>
+inline void negative_product(const double* values, const Matrix<const double>& a, int i, double* out) {
+    Lanes<double> sums[SIZE] = {};
+    for (int j = 0; j < a.rows; j++) {
+        const double* row = a.row(j) + i;
+        PURSUIT_UNROLL
+        for (int v = 0; v < SIZE; v++) sums[v] -= values[j] * load(row + v * LANES<double>);
+    }
+    PURSUIT_UNROLL
+    for (int v = 0; v < SIZE; v++) store<double>(sums[v], out + i + v * LANES<double>);
+}
+
 /// p = -(D0 D0' + lam_star I)^-1 g: an alternating minimisation, q^2 multiplications.
 inline void ridge_step(const HuberProblem& p, const double* gradient, double* step) {
-    std::fill_n(step, p.depth(), 0.0);
-    for (int j = 0; j < p.q(); j++) add_multiple(-gradient[j], p.ridge.row(j), step, p.depth());
+    int i = 0;
+    for (; i + 8 * LANES<double> <= p.depth(); i += 8 * LANES<double>) negative_product<8>(gradient, p.ridge, i, step);
+    for (; i < p.depth(); i += 2 * LANES<double>) negative_product<2>(gradient, p.ridge, i, step);
 }
 
 /// The driver. A `Descent<T>` has, in the precision T of its passes,

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -21,7 +23,7 @@ class MaskedGram {
 public:
     MaskedGram(const HuberDictionary<T>& dictionary, Matrix<const double> gram)
         : d(dictionary), gram(gram), q(gram.rows), m(d.features.rows), depth(gram.columns),
-          positions(q), listed(q), inside(m), now(m), chosen(m + 1),
+          positions(q), listed(q), inside(padded(m, WORD)), now(padded(m, WORD)), chosen(m + 1),
           changed(m + 1), roots(m), sources(CHUNK), panel(static_cast<std::size_t>(CHUNK) * depth),
           masked(d.atoms.columns), memory(static_cast<std::size_t>(depth) * depth) {}
 
@@ -54,7 +56,7 @@ public:
     void follow(const T* r, const T* lam, bool nonnegative) {
         const int old = summed > 0 ? summed : count;
         if (summed == 0) {  // as if all features were inside
-            std::fill(inside.begin(), inside.end(), char(1));
+            std::fill(inside.begin(), inside.begin() + m, char(1));
             insiders = m;
         }
         const int flipped = flip(r, lam, nonnegative);
@@ -83,6 +85,7 @@ public:
 private:
     // features that are summed in T before they are added to the matrix, and stay in the cache
     static constexpr int CHUNK = 128;
+    static constexpr int WORD = 8;
     // the largest number of new atoms whose rows are computed one by one
     static constexpr int APPENDED = 6;
 
@@ -96,7 +99,7 @@ private:
     std::vector<char> listed;  // by atom
 
     int insiders = 0;
-    std::vector<char> inside, now;  // by feature
+    std::vector<char> inside, now;  // by feature, in whole words
     std::vector<int> chosen;        // features to add or subtract
     std::vector<int> changed;
     int joined = 0;                 // those that come inside stand first
@@ -139,10 +142,20 @@ private:
             PURSUIT_SIMD
             for (int i = 0; i < m; i++) out[i] = std::abs(r[i]) <= lam[i];
         }
-        int n = 0;
-        for (int i = 0; i < m; i++) {  // without branches
-            changed[n] = i;
-            n += now[i] ^ inside[i];
+        // listed without branches, first the words of eight features, then the features in them
+        int words = 0, n = 0;
+        for (int i = 0; i < m; i += WORD) {
+            std::uint64_t before, after;
+            std::memcpy(&before, &inside[i], WORD);
+            std::memcpy(&after, &now[i], WORD);
+            chosen[words] = i;
+            words += before != after;
+        }
+        for (int w = 0; w < words; w++) {
+            for (int i = chosen[w]; i < chosen[w] + WORD; i++) {
+                changed[n] = i;
+                n += now[i] ^ inside[i];
+            }
         }
         int from = 0, to = n;
         for (int k = 0; k < n; k++) {
