@@ -5,6 +5,7 @@
 
 namespace pursuit::bindings {
 
+void bind_block_descent(nanobind::module_& module);
 void bind_correlate(nanobind::module_& module);
 void bind_dictionary_sweep(nanobind::module_& module);
 void bind_gemm(nanobind::module_& module);
