@@ -20,6 +20,7 @@ constexpr int VECTOR_BYTES = 16;
 #if defined(__GNUC__) || defined(__clang__)
 
 #define PURSUIT_INLINE inline __attribute__((always_inline))
+#define PURSUIT_LAMBDA __attribute__((always_inline))
 // The next loop has few rounds, of a number known to the compiler: its variables become registers.
 #define PURSUIT_UNROLL _Pragma("GCC unroll 8")
 
@@ -42,6 +43,7 @@ PURSUIT_INLINE V larger(const V& a, const V& b) {
 #else
 
 #define PURSUIT_INLINE __forceinline
+#define PURSUIT_LAMBDA
 #define PURSUIT_UNROLL
 
 template <class T>

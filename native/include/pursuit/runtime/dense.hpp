@@ -15,21 +15,32 @@
 
 namespace pursuit::runtime {
 
-/// What is done to v to get a code and the next point, for the coefficients of a tile.
+/// How v becomes a code and the next point. All arrays have rows of `width` coefficients.
 ///
 /// `previous` holds z' on entry and the new code on return; z is the code before the layer.
 struct Update {
     float a1, a2, next_c1, next_c2;
     const float *soft, *low;
-    Matrix<float> z, previous, point;
+    std::ptrdiff_t width;
+    float *z, *previous, *point;
 
-    /// Take v without a1 z + a2 z'.
-    PURSUIT_INLINE void operator()(int row, int column, Pack<float> v) const {
-        const Pack<float> old = load(&z(row, column));
-        v += a1 * old + a2 * load(&previous(row, column));
-        const Pack<float> code = shrink(v, load(soft + column), load(low + column));
-        store(&previous(row, column), code);
-        store(&point(row, column), next_c1 * code + next_c2 * old);
+    /// Call v(r, k, at) for vector k of row r of a tile, which belongs to the coefficients `at`, and take
+    /// the result as v without a1 z + a2 z'.
+    template <int R, int P, class V>
+    PURSUIT_INLINE void operator()(int i, int j, const Tile<float, R, P>&, const V& v) const {
+        PURSUIT_UNROLL
+        for (int k = 0; k < 2 * P; k++) {
+            const int column = j + k * LANES<float>;
+            const Pack<float> high = load(soft + column), lowest = load(low + column);
+            PURSUIT_UNROLL
+            for (int r = 0; r < R; r++) {
+                const std::ptrdiff_t at = (i + r) * width + column;
+                const Pack<float> old = load(z + at);
+                const Pack<float> code = shrink(v(r, k, at) + a1 * old + a2 * load(previous + at), high, lowest);
+                store(previous + at, code);
+                store(point + at, next_c1 * code + next_c2 * old);
+            }
+        }
     }
 };
 
@@ -37,18 +48,13 @@ struct Update {
 struct FinishGram {
     Update update;
     float e;
-    Matrix<float> signal;
+    const float* signal;
 
     template <int R, int P>
     PURSUIT_INLINE void operator()(int i, int j, const Tile<float, R, P>& tile) const {
-        PURSUIT_UNROLL
-        for (int r = 0; r < R; r++) {
-            PURSUIT_UNROLL
-            for (int k = 0; k < 2 * P; k++) {
-                const int column = j + k * LANES<float>;
-                update(i + r, column, e * load(&signal(i + r, column)) - tile.at[r][k]);
-            }
-        }
+        update(i, j, tile, [&](int r, int k, std::ptrdiff_t at) PURSUIT_LAMBDA {
+            return e * load(signal + at) - tile.at[r][k];
+        });
     }
 };
 
@@ -56,29 +62,32 @@ struct FinishGram {
 struct FinishPlain {
     float a1, c1, e;
     const float *soft, *low;
-    Matrix<float> signal, z, next;
+    std::ptrdiff_t width;
+    const float *signal, *z;
+    float* next;
 
     template <int R, int P>
     PURSUIT_INLINE void operator()(int i, int j, const Tile<float, R, P>& tile) const {
         PURSUIT_UNROLL
-        for (int r = 0; r < R; r++) {
+        for (int k = 0; k < 2 * P; k++) {
+            const int column = j + k * LANES<float>;
+            const Pack<float> high = load(soft + column), lowest = load(low + column);
             PURSUIT_UNROLL
-            for (int k = 0; k < 2 * P; k++) {
-                const int column = j + k * LANES<float>;
-                const Pack<float> v = e * load(&signal(i + r, column)) + a1 * load(&z(i + r, column)) - c1 * tile.at[r][k];
-                store(&next(i + r, column), shrink(v, load(soft + column), load(low + column)));
+            for (int r = 0; r < R; r++) {
+                const std::ptrdiff_t at = (i + r) * width + column;
+                const Pack<float> v = e * load(signal + at) + a1 * load(z + at) - c1 * tile.at[r][k];
+                store(next + at, shrink(v, high, lowest));
             }
         }
     }
 };
 
-/// The residual r = e x - p V, less the point of the identity block, whose codes are updated.
+/// The residual r = e x - p V, both of rows of `features` numbers.
 struct FinishResidual {
-    Update update;
     float e;
-    const float *decay, *step;  // step is null without an identity block
-    int first;                  // the first column of the identity block
-    Matrix<float> x, residual;
+    std::ptrdiff_t features;
+    const float* x;
+    float* residual;
 
     template <int R, int P>
     PURSUIT_INLINE void operator()(int i, int j, const Tile<float, R, P>& tile) const {
@@ -86,16 +95,30 @@ struct FinishResidual {
         for (int r = 0; r < R; r++) {
             PURSUIT_UNROLL
             for (int k = 0; k < 2 * P; k++) {
-                const int column = j + k * LANES<float>;
-                Pack<float> rest = e * load(&x(i + r, column)) - tile.at[r][k];
-                if (step != nullptr) {
-                    const Pack<float> point = load(&update.point(i + r, first + column));
-                    rest -= point;
-                    update(i + r, first + column, load(step + column) * rest - load(decay + first + column) * point);
-                }
-                store(&residual(i + r, column), rest);
+                const std::ptrdiff_t at = (i + r) * features + j + k * LANES<float>;
+                store(residual + at, e * load(x + at) - tile.at[r][k]);
             }
         }
+    }
+};
+
+/// The residual with an identity block, r = e x - p V - p_o, whose codes o are updated with v = w r - decay p_o.
+struct FinishIdentity {
+    Update update;
+    FinishResidual plain;
+    int first;  // the column where the identity block begins
+    const float *decay, *step;
+
+    template <int R, int P>
+    PURSUIT_INLINE void operator()(int i, int j, const Tile<float, R, P>& tile) const {
+        update(i, first + j, tile, [&](int r, int k, std::ptrdiff_t at) PURSUIT_LAMBDA {
+            const int column = j + k * LANES<float>;
+            const std::ptrdiff_t feature = (i + r) * plain.features + column;
+            const Pack<float> point = load(update.point + at);
+            const Pack<float> rest = plain.e * load(plain.x + feature) - tile.at[r][k] - point;
+            store(plain.residual + feature, rest);
+            return load(step + column) * rest - load(decay + first + column) * point;
+        });
     }
 };
 
@@ -106,14 +129,9 @@ struct FinishCorrelation {
 
     template <int R, int P>
     PURSUIT_INLINE void operator()(int i, int j, const Tile<float, R, P>& tile) const {
-        PURSUIT_UNROLL
-        for (int r = 0; r < R; r++) {
-            PURSUIT_UNROLL
-            for (int k = 0; k < 2 * P; k++) {
-                const int column = j + k * LANES<float>;
-                update(i + r, column, tile.at[r][k] - load(decay + column) * load(&update.point(i + r, column)));
-            }
-        }
+        update(i, j, tile, [&](int r, int k, std::ptrdiff_t at) PURSUIT_LAMBDA {
+            return tile.at[r][k] - load(decay + j + k * LANES<float>) * load(update.point + at);
+        });
     }
 };
 
@@ -209,7 +227,8 @@ private:
 
     Update update(int t, const Buffers& b, const Matrix<float>& point) const {
         const Mix next = t + 1 < depth() ? mix[t + 1] : Mix{};
-        return {mix[t].a1, mix[t].a2, next.c1, next.c2, shrinkage.soft(t), shrinkage.low(t), b.z, b.previous, point};
+        return {mix[t].a1, mix[t].a2, next.c1, next.c2, shrinkage.soft(t), shrinkage.low(t),
+                width, b.z.data, b.previous.data, point.data};
     }
 
     Matrix<float> through_gram(int rows, Buffers& b) const {
@@ -220,15 +239,15 @@ private:
                 weights.product(static_cast<int>(weights.of[t]), rows, b.x, Copy{b.signal});
             }
             if (momentum) {
-                const FinishGram finish{update(t, b, b.next), mix[t].e, b.signal};
+                const FinishGram finish{update(t, b, b.next), mix[t].e, b.signal.data};
                 multiply(t, rows, b.point, finish);
                 shrink_groups(t, rows, finish.update, b.factors);
                 std::swap(b.z, b.previous);
                 std::swap(b.point, b.next);
             } else {
                 const Mix& k = mix[t];
-                multiply(t, rows, b.z,
-                         FinishPlain{k.a1, k.c1, k.e, shrinkage.soft(t), shrinkage.low(t), b.signal, b.z, b.next});
+                multiply(t, rows, b.z, FinishPlain{k.a1, k.c1, k.e, shrinkage.soft(t), shrinkage.low(t), width,
+                                                   b.signal.data, b.z.data, b.next.data});
                 if (shrinkage.has_groups()) {
                     for (int row = 0; row < rows; row++) shrinkage.shrink_groups(t, b.next.row(row), b.factors);
                 }
@@ -252,13 +271,13 @@ private:
         clear(rows, b.previous);
         clear(rows, b.point);
         for (int t = 0; t < depth(); t++) {
-            const float* step = steps.empty() ? nullptr : steps.data() + step_of[t] * padded(m);
             const Update layer = update(t, b, b.point);
-            const FinishResidual residual{layer, mix[t].e, decay.data(), step, padded(first), b.x, b.signal};
-            if (t == 0) {
-                atoms.no_product(rows, b.point, residual);
+            const FinishResidual residual{mix[t].e, padded(m), b.x.data, b.signal.data};
+            if (steps.empty()) {
+                decode(t, rows, b.point, residual);
             } else {
-                atoms.product(static_cast<int>(atoms.of[t]), rows, b.point, residual);
+                const float* step = steps.data() + step_of[t] * padded(m);
+                decode(t, rows, b.point, FinishIdentity{layer, residual, padded(first), decay.data(), step});
             }
             weights.product(static_cast<int>(weights.of[t]), rows, b.signal, FinishCorrelation{layer, decay.data()});
             shrink_groups(t, rows, layer, b.factors);
@@ -267,14 +286,23 @@ private:
         return b.z;
     }
 
+    template <class Finish>
+    void decode(int t, int rows, const Matrix<float>& a, const Finish& finish) const {
+        if (t == 0) {
+            atoms.no_product(rows, a, finish);
+        } else {
+            atoms.product(static_cast<int>(atoms.of[t]), rows, a, finish);
+        }
+    }
+
     /// Shrink the groups of the new codes, and compute the next point of the result.
     void shrink_groups(int t, int rows, const Update& layer, float* factors) const {
         if (!shrinkage.has_groups()) return;
         for (int row = 0; row < rows; row++) {
-            float* PURSUIT_RESTRICT code = layer.previous.row(row);
+            float* PURSUIT_RESTRICT code = layer.previous + row * layer.width;
             shrinkage.shrink_groups(t, code, factors);
-            const float* PURSUIT_RESTRICT old = layer.z.row(row);
-            float* PURSUIT_RESTRICT point = layer.point.row(row);
+            const float* PURSUIT_RESTRICT old = layer.z + row * layer.width;
+            float* PURSUIT_RESTRICT point = layer.point + row * layer.width;
             PURSUIT_SIMD
             for (int i = 0; i < width; i++) point[i] = layer.next_c1 * code[i] + layer.next_c2 * old[i];
         }
