@@ -162,7 +162,7 @@ def run(code: str) -> str:
 
 
 def test_import_does_not_load_torch() -> None:
-    heavy = ("torch", "numpy", "numba", "scipy", "sklearn")
+    heavy = ("torch", "numpy", "pursuit._native", "scipy", "sklearn")
     loaded = run(f"import sys, pursuit; print([m for m in {heavy} if m in sys.modules])")
     assert loaded.strip() == "[]"
 
@@ -197,7 +197,6 @@ ROWS = [
         "_threads",
         "_words",
         "_native",
-        "_numba",
         "progress",
         "sampling",
         "files",
