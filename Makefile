@@ -10,6 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALLED := $(VENV)/.installed
+DEMO_INSTALLED := $(VENV)/.installed-demo
 BENCH_INSTALLED := $(VENV)/.installed-bench
 
 .DEFAULT_GOAL := help
@@ -21,7 +22,7 @@ help: ## list the targets
 
 install: $(INSTALLED) ## set up .venv with all that demo and test need
 
-demo: $(INSTALLED) ## run the demonstration
+demo: $(DEMO_INSTALLED) ## run the demonstration
 	$(BIN)/pursuit demo
 
 test: lint types tests ## lint, types and tests: what must pass before a change lands
@@ -58,10 +59,16 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 # The stamps spare a second run the installation. The interpreter is order-only, since the
-# time of the file behind its link says nothing about what is installed.
-$(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
+# time of the file behind its link says nothing about what is installed. The kernels are compiled
+# while pip installs the rest.
+$(DEMO_INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) install -c constraints.txt cmake nanobind ninja
+	$(BIN)/python native/build.py & kernels=$$!; \
+	$(PIP) install -c constraints.txt -e ".[demo,plots]" && wait $$kernels
+	@touch $@
+
+$(INSTALLED): $(DEMO_INSTALLED)
 	$(PIP) install -c constraints.txt -e ".[dev,demo,plots]"
-	$(BIN)/python native/build.py
 	@touch $@
 
 $(BENCH_INSTALLED): $(INSTALLED)
