@@ -63,7 +63,8 @@ def test_few_atoms_of_many(kind: type[models.RobustPCA]) -> None:
     wide = model(kind, 120, 60)
     x = signals(60)
     newton, fista = (pu.solve(wide, x, method=method, tol=1e-9) for method in METHODS)
-    assert newton.converged.all() and fista.converged.all()
+    assert newton.converged.all()
+    assert fista.converged.all()
     if kind is models.RobustNMF:
         assert (newton.codes[:, :120] == 0).double().mean() > 0.5
     assert torch.allclose(newton.objective, fista.objective, rtol=2e-9, atol=0)
