@@ -1,4 +1,5 @@
-# Needs Python >= 3.11 with pip, and make. Everything is installed into .venv.
+# Needs Python >= 3.11 with pip, and make. Everything is installed into .venv; the C++ kernels are
+# compiled by the system's compiler, or by zig's, from PyPI, where there is none.
 # On Linux a plain torch brings CUDA along; for the much smaller CPU build, set
 # PIP_EXTRA_INDEX_URL to PyTorch's CPU index, as .github/workflows/test.yml does.
 
@@ -13,7 +14,7 @@ BENCH_INSTALLED := $(VENV)/.installed-bench
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test lint types tests format bench clean
+.PHONY: help install demo test lint types tests sanitize format bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' Makefile
@@ -35,6 +36,12 @@ types: $(INSTALLED) ## check the types
 tests: $(INSTALLED) ## run the tests (PYTEST_ARGS="-k lasso" chooses among them)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
+sanitize: $(INSTALLED) ## run the tests of the kernels with checks of memory and arithmetic
+	$(BIN)/python native/build.py --sanitize
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
+	ASAN_OPTIONS=detect_leaks=0 PURSUIT_INSTRUCTION_SET=sanitized OMP_NUM_THREADS=1 \
+	$(BIN)/python -m pytest -n 2 tests/test_native.py $(PYTEST_ARGS)
+
 format: $(INSTALLED) ## put the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -54,6 +61,7 @@ $(BIN)/python:
 # time of the file behind its link says nothing about what is installed.
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) install -c constraints.txt -e ".[dev,demo,plots]"
+	$(BIN)/python native/build.py
 	@touch $@
 
 $(BENCH_INSTALLED): $(INSTALLED)

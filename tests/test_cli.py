@@ -24,7 +24,7 @@ from pursuit.cli.errors import one_line_warnings, sentences, wants_json
 from pursuit.cli.main import COMMANDS
 
 ROOT = Path(__file__).parents[1]
-HEAVY = {"torch", "numpy", "numba", "scipy", "sklearn", "matplotlib", "onnx", "safetensors"}
+HEAVY = {"torch", "numpy", "scipy", "sklearn", "matplotlib", "onnx", "safetensors"}
 FEATURES, ATOMS, LAYERS = 5, 9, 3
 
 

@@ -352,7 +352,7 @@ def test_a_real_separator_runs_without_torch_in_files_and_live(model: Path, tmp_
     soundfile.write(path, song(), 44100)
     done = pursuit("separate", path, "-o", out, "--model", model, options=("-X", "importtime"))
     assert done.returncode == 0
-    assert not {"torch", "numba"} & imported(done)
+    assert "torch" not in imported(done)
     x, _ = soundfile.read(path, dtype="float64")
     voice, accompaniment = read(out)
     assert np.array_equal(voice + accompaniment, x)

@@ -34,7 +34,7 @@ def problem(n: int, m: int, dtype: torch.dtype, missing: float = 0.0) -> tuple[T
 
 
 def dense(residual: Tensor, truncation: Truncation) -> Tensor:
-    """The truncation of `low_rank_kernels`, for a whole matrix."""
+    """The truncation of `Residuals.products`, for a whole matrix."""
     if truncation.by_row is None or truncation.by_column is None:
         truncated = residual.clamp(truncation.lower, truncation.upper)
     else:

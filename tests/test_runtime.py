@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import logging
 import subprocess
 import sys
 import threading
@@ -418,23 +417,6 @@ def test_a_kernel_that_does_not_fit_is_refused() -> None:
         pu.compile(pu.ProximalEncoder(model, 3), threads=0)
     with pytest.raises(ValueError, match="most must be at least 1"):
         pu.compile(pu.ProximalEncoder(model, 3)).stream(0)
-
-
-def test_compilation_is_announced(caplog: pytest.LogCaptureFixture, monkeypatch) -> None:
-    from pursuit.runtime import compiled
-
-    model, x = problem("lasso", 0, 20, torch.float32)
-    monkeypatch.setattr(compiled, "PATIENCE", 0.0)
-    slow = compiled.EXECUTORS["dense"].run
-
-    def run(self, *arguments):
-        time.sleep(0.2)
-        slow(self, *arguments)
-
-    monkeypatch.setattr(compiled.EXECUTORS["dense"], "run", run)
-    with caplog.at_level(logging.WARNING):
-        pu.compile(pu.ProximalEncoder(model, 3), kernel="dense")(x)
-    assert "compiling the dense kernels" in caplog.text
 
 
 def test_files_that_cannot_be_run_are_refused(tmp_path: Path) -> None:

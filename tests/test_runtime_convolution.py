@@ -561,7 +561,7 @@ def test_kernels_are_not_chosen() -> None:
 
 RUN = """
 import sys
-for name in ("torch", "numba", "sklearn", "scipy", "threadpoolctl", "rich", "typer"):
+for name in ("torch", "sklearn", "scipy", "threadpoolctl", "rich", "typer"):
     sys.modules[name] = None  # an import of it fails
 import numpy as np
 from pursuit.runtime import load

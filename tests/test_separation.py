@@ -372,7 +372,6 @@ def test_pretrained_models_are_small_causal_and_run_without_torch(latency: str) 
         "from pursuit.audio import Separator\n"
         f"stream = Separator.pretrained({latency!r}).stream()\n"
         "stream.push(np.zeros(4000, np.float32))\n"
-        "assert 'numba' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
     wave = noise(16_000)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <climits>
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 
@@ -34,19 +35,27 @@ inline void require(bool condition, const char* what) {
 }
 
 template <class T>
+void require_aligned(const T* data) {
+    require(reinterpret_cast<std::uintptr_t>(data) % alignof(T) == 0, "arrays whose numbers are aligned in memory");
+}
+
+template <class T>
 Vector<T> vector(const Array1<T>& array, int size, const char* what) {
     require(as_int(array.shape(0)) == size, what);
+    require_aligned(array.data());
     return {array.data(), size};
 }
 
 template <class T>
 Matrix<T> matrix(const Array2<T>& array, int rows, int columns, const char* what) {
     require(as_int(array.shape(0)) == rows && as_int(array.shape(1)) == columns, what);
+    require_aligned(array.data());
     return {array.data(), rows, columns};
 }
 
 template <class T>
 Matrix<T> matrix(const Array2<T>& array) {
+    require_aligned(array.data());
     return {array.data(), as_int(array.shape(0)), as_int(array.shape(1))};
 }
 

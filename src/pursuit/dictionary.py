@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from ._checks import ArrayLike, as_float_matrix, as_number
+from ._native import kernels
 from .models import Constraint, Lasso, SparseModel, require_model
 from .operators import without_zero_atoms
 from .progress import Callback, Progress
@@ -206,8 +207,6 @@ class OnlineDictionary:
         ridge))``, where P is ``max(., 0)`` if non-negative, followed by the projection onto the
         unit ball if there is no ridge. Dead atoms do not change.
         """
-        from .dictionary_kernels import sweep
-
         ridge = self._ridge if self.total is None else self._ridge * (self.weight / self.total)
         if not bool(self._ball.any() | self._nonnegative.any()):
             energy = self.A.diagonal()
@@ -219,7 +218,7 @@ class OnlineDictionary:
         arrays = self.atoms.numpy(), self.A.numpy(), self.B.numpy(), ridge.numpy()
         masks = self._ball.numpy(), self._nonnegative.numpy()
         dead = float(DEAD * self.A.diagonal().mean())
-        sweep(*arrays, *masks, dead, self.sweeps if sweeps is None else sweeps)
+        kernels.dictionary_sweep(*arrays, *masks, dead, self.sweeps if sweeps is None else sweeps)
 
     def set_atoms(self, dictionaries: Mapping[str, Tensor]) -> None:
         """Replace the atoms by given ones; the statistics do not change."""

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ._native import kernels
 from .progress import Callback, Progress
 from .solvers.low_rank import OBSERVED, Factors, Residuals, Truncation, power_step
 
@@ -184,13 +185,11 @@ def _singular_vectors(x: Tensor, rank: int, seed: int) -> Factors:
 
 def _sweep(factor: Tensor, gram: Tensor, product: Tensor, ridge: float) -> None:
     """Update the rows of a factor in turn, in place."""
-    from .dictionary_kernels import sweep
-
     count = len(factor)
     ridges = torch.full((count,), ridge, dtype=factor.dtype)
     ball, nonnegative = torch.zeros(count, dtype=torch.bool), torch.ones(count, dtype=torch.bool)
     arrays = factor.numpy(), gram.numpy(), product.numpy(), ridges.numpy()
-    sweep(*arrays, ball.numpy(), nonnegative.numpy(), 0.0, SWEEPS)
+    kernels.dictionary_sweep(*arrays, ball.numpy(), nonnegative.numpy(), 0.0, SWEEPS)
 
 
 class _Data:

@@ -56,7 +56,7 @@ public:
           m(problem.atoms.columns),
           capacity(std::min(q, LARGEST_SUPPORT)),
           stride(padded(capacity) + 8),
-          inverse_lam(q), u(q), excess(q), listed(q + 1), active(q), member(q, 0), z(q), signs(q),
+          inverse_lam(q), u(q), excess(q), peaks((q + STRETCH - 1) / STRETCH), listed(q + 1), active(q), member(q, 0), z(q), signs(q),
           target(q + PAD), rhs(q + PAD), inverse(static_cast<std::size_t>(capacity) * stride),
           residual(m), dense(q), exact_u(q) {
         for (int i = 0; i < q; i++) {
@@ -95,6 +95,8 @@ private:
     static constexpr int REFINEMENTS = 2;
     // the largest support that is solved directly; larger ones are left to coordinate descent
     static constexpr int LARGEST_SUPPORT = 1024;
+    // atoms that are searched for violators together
+    static constexpr int STRETCH = 32;
     // the rows of the inverse are padded to full vectors
     static constexpr int PAD = 16;
 
@@ -107,6 +109,7 @@ private:
     std::vector<S> inverse_lam;
     std::vector<S> u;       // correlations of the residual
     std::vector<S> excess;  // |u_i| / lam_i
+    std::vector<S> peaks;   // the largest of each stretch
     std::vector<int> listed;
 
     // The active set: entry k belongs to the atom active[k].
@@ -214,35 +217,45 @@ private:
         }
     }
 
-    /// excess_i = |u_i| / lam_i (u_i / lam_i if non-negative); return the largest, at least 0.
+    /// excess_i = |u_i| / lam_i (u_i / lam_i if non-negative), and the largest of each stretch of
+    /// atoms; return the largest of all, at least 0.
     double find_excess() {
-        const S* PURSUIT_RESTRICT value = u.data();
-        const S* PURSUIT_RESTRICT weight = inverse_lam.data();
-        S* PURSUIT_RESTRICT out = excess.data();
         S worst = 0;
-        if (p.nonnegative) {
-            PURSUIT_SIMD_REDUCE(max : worst)
-            for (int i = 0; i < q; i++) {
-                out[i] = value[i] * weight[i];
-                worst = out[i] > worst ? out[i] : worst;
-            }
-        } else {
-            PURSUIT_SIMD_REDUCE(max : worst)
-            for (int i = 0; i < q; i++) {
-                out[i] = std::abs(value[i]) * weight[i];
-                worst = out[i] > worst ? out[i] : worst;
-            }
+        for (int start = 0, k = 0; start < q; start += STRETCH, k++) {
+            peaks[k] = p.nonnegative ? find_peak<true>(start) : find_peak<false>(start);
+            worst = peaks[k] > worst ? peaks[k] : worst;
         }
         return worst;
     }
 
-    /// List the atoms whose excess reaches a threshold, without branches; return their number.
+    template <bool nonnegative>
+    S find_peak(int start) {
+        const int count = std::min(STRETCH, q - start);
+        const S* PURSUIT_RESTRICT value = u.data() + start;
+        const S* PURSUIT_RESTRICT weight = inverse_lam.data() + start;
+        S* PURSUIT_RESTRICT out = excess.data() + start;
+        S peak = 0;
+        PURSUIT_SIMD_REDUCE(max : peak)
+        for (int i = 0; i < count; i++) {
+            out[i] = (nonnegative ? value[i] : std::abs(value[i])) * weight[i];
+            peak = out[i] > peak ? out[i] : peak;
+        }
+        return peak;
+    }
+
+    /// List the atoms whose excess reaches a threshold; return their number. Most stretches have
+    /// none, and within a stretch there are no branches.
     int list_above(double threshold) {
         const S limit = static_cast<S>(threshold);
         int count = 0;
-        for (int i = 0; i < q; i++) {
-            listed[count] = i;
-            count += excess[i] >= limit;
+        for (int start = 0, k = 0; start < q; start += STRETCH, k++) {
+            // a peak is at least 0, so that it is no bound where the threshold is not positive
+            if (limit > 0 && !(peaks[k] >= limit)) continue;
+            const int end = std::min(start + STRETCH, q);
+            for (int i = start; i < end; i++) {
+                listed[count] = i;
+                count += excess[i] >= limit;
+            }
         }
         return count;
     }

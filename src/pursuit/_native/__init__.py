@@ -1,18 +1,37 @@
 """The compiled kernels: one extension module for each instruction set, built from `native/`.
 
 The fastest that the processor has is chosen when this package is imported. The environment variable
-``PURSUIT_INSTRUCTION_SET`` forces another one, for tests and comparisons.
+``PURSUIT_INSTRUCTION_SET`` forces another one, for tests and comparisons. In a source checkout the
+import first compiles what has changed.
 """
 
 from __future__ import annotations
 
 import os
 from importlib import import_module
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
 from typing import Any
 
 #: the variable that forces an instruction set
 VARIABLE = "PURSUIT_INSTRUCTION_SET"
+
+
+def _find_checkout() -> None:
+    """In a source checkout, compile what has changed, and find the modules there."""
+    builder = Path(__file__).parents[3] / "native" / "build.py"
+    if not builder.exists():
+        return
+    spec = spec_from_file_location("pursuit_build", builder)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sanitize = os.environ.get(VARIABLE) == "sanitized"
+    try:
+        __path__.append(str(module.build_if_stale(sanitize=sanitize)))
+    except OSError as error:
+        raise ImportError(str(error)) from error
 
 
 def _choose(forced: str | None) -> str:
@@ -31,6 +50,7 @@ def _choose(forced: str | None) -> str:
     return forced
 
 
+_find_checkout()
 #: the instruction set in use
 instruction_set = _choose(os.environ.get(VARIABLE) or None)
 #: its kernels, see `native/bindings`

@@ -1,6 +1,6 @@
 """Running trained encoders without torch, by ``codes = load("encoder.safetensors")(x)``.
 
-Needs only numpy, numba and safetensors.
+Needs only numpy and safetensors.
 """
 
 from .compiled import Compiled, CompiledBank, Plan, Stream, load

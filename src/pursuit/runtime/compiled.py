@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,20 +12,16 @@ import numpy as np
 from ..files import Saved, below, open_saved
 from .checks import as_signals, require_finite, require_output
 from .convolution import CompiledConvolution, ConvolutionProgram
-from .executors import EXECUTORS, TINY, Executor, Sparse
+from .executors import EXECUTORS, TILE_ROWS, Executor, Sparse
 from .program import Program, from_arrays
-from .threads import cores, one_blas_thread, work_through
+from .threads import cores, work_through
 
 Array = np.ndarray[Any, Any]
-
-logger = logging.getLogger(__name__)
 
 #: rows on which sparsity is measured
 MEASURED = 256
 #: fewer rows than this are "a few", for which another executor may be faster
 FEW = 16
-#: seconds of compilation after which it is announced
-PATIENCE = 1.0
 #: microseconds of work that justify a thread
 WORTH_A_THREAD = 1500
 
@@ -109,7 +102,6 @@ class Compiled:
         self.features, self.size, self.info = program.features, program.size, program.info
         self._kernel = kernel
         self._executors: dict[str, Executor] = {}
-        self._ready: set[str] = set()
         self.plan = self._planned(_supposed(program), measured=False)
         if sample is not None:
             self._measure(as_signals(sample, self.features))
@@ -154,15 +146,14 @@ class Compiled:
         executor = self._executor(self.plan.many if len(x) >= FEW else self.plan.few)
         most = int(len(x) * self.plan.estimates[executor.name] / WORTH_A_THREAD)
         workers = max(1, min(self.threads, most))
-        length = min(executor.tile, max(1, -(-len(x) // workers)))
+        length = min(TILE_ROWS, max(1, -(-len(x) // workers)))
         tiles = [slice(start, start + length) for start in range(0, len(x), length)]
 
         def worker() -> Callable[[slice], None]:
             runner = _Runner(executor, length)
             return lambda tile: runner.run(x[tile], codes[tile], tile.start)
 
-        with one_blas_thread() if len(x) >= FEW else nullcontext():
-            work_through(tiles, worker, workers)
+        work_through(tiles, worker, workers)
 
     @property
     def _is_open(self) -> bool:
@@ -198,15 +189,7 @@ class Compiled:
     def _executor(self, name: str) -> Executor:
         if name not in self._executors:
             self._executors[name] = EXECUTORS[name](self.program)
-        executor = self._executors[name]
-        if name not in self._ready:
-            with _announced(f"compiling the {name} kernels (once on this machine)"):
-                zeros = np.zeros((1, self.features), np.float32)
-                _Runner(executor, 1).run(zeros, np.empty((1, self.size), np.float32), 0)
-            if isinstance(executor, Sparse):
-                executor.changes[:], executor.rows = 0, 0
-            self._ready.add(name)
-        return executor
+        return self._executors[name]
 
 
 class Stream:
@@ -245,17 +228,16 @@ class Stream:
             codes = self._codes[0] if np.ndim(x) == 1 else self._codes[:n]
         rows = codes.reshape(n, compiled.size)
         runner = self._runner(self.plan.many if n >= FEW else self.plan.few)
-        with one_blas_thread() if n >= FEW else nullcontext():
-            for start in range(0, n, runner.rows):
-                tile = slice(start, start + runner.rows)
-                runner.run(signals[tile], rows[tile], self.frames + start)
+        for start in range(0, n, runner.rows):
+            tile = slice(start, start + runner.rows)
+            runner.run(signals[tile], rows[tile], self.frames + start)
         self.frames += n
         return codes
 
     def _runner(self, name: str) -> _Runner:
         if name not in self._runners:
             executor = self.compiled._executor(name)
-            self._runners[name] = _Runner(executor, min(executor.tile, len(self._codes)))
+            self._runners[name] = _Runner(executor, min(TILE_ROWS, len(self._codes)))
         return self._runners[name]
 
 
@@ -363,33 +345,16 @@ class _Runner:
 
     def __init__(self, executor: Executor, rows: int) -> None:
         self.executor, self.rows = executor, rows
-        self.signals = np.empty((rows, executor.program.features), np.float32)
         self.scratch = executor.scratch(rows)
 
     def run(self, x: Array, codes: Array, first: int) -> None:
         """Encode a tile; `first` is the number of its first row, for errors."""
-        from .dense_kernels import prepare
-
-        signals = self.signals[: len(x)]
-        x = np.ascontiguousarray(x)  # the kernel is compiled for one layout
-        if not prepare(x, np.float32(TINY), signals):
-            require_finite(signals, "x", "row", first)
-        self.executor.run(signals, codes, self.scratch)
+        if not self.executor.run(np.ascontiguousarray(x), codes, self.scratch):
+            with np.errstate(over="ignore"):
+                require_finite(x.astype(np.float32), "x", "row", first)
 
 
 def _supposed(program: Program) -> list[float]:
     """How many coefficients the layers are supposed to change, until it is measured."""
     widths, size = (layer.width for layer in program.layers), program.size
     return [width if 0 < width < size else size / 6 for width in widths]
-
-
-@contextmanager
-def _announced(message: str) -> Iterator[None]:
-    """Log a message if the block takes long."""
-    timer = threading.Timer(PATIENCE, logger.warning, [message])
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()

@@ -1,9 +1,8 @@
-"""Executors: three ways to run a program.
+"""Executors: three ways to run a program, each of them compiled.
 
-`Dense` multiplies tiles of signals by matrices (BLAS), with one compiled pass between two products.
-`Sparse` runs one signal at a time, at a cost that follows the coefficients that change; it is the
-only one for layers that update a part of the code. `Fused` runs the layers of two-block models
-frame by frame.
+`Dense` runs all layers of a block of signals by products of matrices. `Fused` does so for two-block
+models, whose identity block needs no product. `Sparse` runs one signal at a time, at a cost that
+follows the coefficients that change; it is the only one for layers that update a part of the code.
 """
 
 from __future__ import annotations
@@ -14,16 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from .program import Program, stacked
+from .._native import kernels
+from .program import Layer, Program, stacked
 
 Array = np.ndarray[Any, Any]
 
 #: smaller numbers count as zero: products of denormal numbers are a hundred times slower
 TINY = 1e-30
-#: entries of the code matrix of a tile of dense layers: enough rows for the products
-TILE_NUMBERS = 3 * 2**16
-#: rows of a tile of the other executors
-TILE_ROWS = 256
+#: rows of a tile, the work that a thread takes at once
+TILE_ROWS = 512
 #: operations of one core per microsecond, for estimates: multiplications in a product of matrices
 #: and in rows of G; numbers that a layer passes over in a tile and in a single vector
 PRODUCTS, ROWS, TILED, SINGLE = 45e3, 9e3, 5e3, 1.1e3
@@ -38,12 +36,7 @@ class Executor(ABC):
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.soft = np.stack([layer.soft for layer in program.layers])
-        self.mix = np.array([layer.mix for layer in program.layers], np.float32)
-        self.runs = _padded([_runs(labels) for labels in program.labels], (3,), np.int64)
-        self.groups = np.stack([_padded(layer.groups, (), np.float32) for layer in program.layers])
-        self.units = np.ones(program.size, np.float32) if program.units is None else program.units
-        self.decay = np.zeros(program.size, np.float32) if program.decay is None else program.decay
+        self.native = self._native()
 
     @classmethod
     @abstractmethod
@@ -55,59 +48,29 @@ class Executor(ABC):
     def estimate(cls, program: Program, changes: Sequence[float], rows: int) -> float:
         """Estimate the microseconds per row, given the number of `changes` of each layer."""
 
-    @property
     @abstractmethod
-    def tile(self) -> int:
-        """The largest number of rows in a tile."""
+    def _native(self) -> Any:
+        """Return the compiled executor."""
 
-    @abstractmethod
-    def scratch(self, rows: int) -> Any:
+    def scratch(self, rows: int) -> Array:
         """Allocate the memory for tiles of up to `rows` rows."""
+        return np.empty(self.native.scratch(rows), np.float32)
 
-    @abstractmethod
-    def run(self, x: Array, codes: Array, scratch: Any) -> None:
-        """Encode a tile of prepared signals."""
+    def run(self, x: Array, codes: Array, scratch: Array) -> bool:
+        """Encode a tile of signals, float32 or float64; return whether all are finite."""
+        finite: bool = self.native.encode(x, TINY, codes, scratch)
+        return finite
 
 
 class Dense(Executor):
-    """Tiles with BLAS, by G or by the residual, whichever takes fewer products.
-
-    With ``r = c2/c1`` a layer with G is ``v = e x W' + (z + r z')(a1 I - c1 G') + (a2 - a1 r) z'``.
-    """
+    """Blocks of signals, by G or by the residual, whichever takes fewer products."""
 
     name = "dense"
-
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
-        self.residual = _prefers_residual(program)
-        weights = [layer.weight for layer in program.layers] if self.residual else program.weights()
-        distinct = {id(weight): weight for weight in weights}
-        transposed = {key: np.ascontiguousarray(weight.T) for key, weight in distinct.items()}
-        self.weights = [transposed[id(weight)] for weight in weights]
-        if self.residual:
-            return
-        self.products: list[Array] = []
-        self.ratios: list[float] = []
-        self.lags: list[float] = []
-        for layer, gram in zip(program.layers, program.grams(), strict=True):
-            a1, a2, c1, c2, _ = layer.mix
-            # without a product with z the scalars cannot be multiplied into it
-            ratio = c2 / c1 if c1 != 0 else 0.0
-            matrix = a1 * np.eye(program.size) - c1 * gram.T.astype(np.float64)
-            self.products.append(np.ascontiguousarray(matrix, np.float32))
-            self.ratios.append(ratio)
-            self.lags.append(a2 - a1 * ratio)
-        if not program.momentum:
-            # tied layers with the same scalars share one matrix
-            seen: dict[bytes, Array] = {}
-            self.products = [seen.setdefault(m.tobytes(), m) for m in self.products]
 
     @classmethod
     def misfit(cls, program: Program) -> str | None:
         if program.partial:
             return "layers that take over the whole code"
-        if any(layer.mix[2] == 0 and layer.mix[3] != 0 for layer in program.layers[1:]):
-            return "a product with z wherever there is one with z'"
         if program.identity:
             return "no identity block"
         return None
@@ -121,162 +84,17 @@ class Dense(Executor):
         # few rows do not fill the processor, and each call costs
         return (arithmetic + passes) * (1 + 8 / rows) + 3 * depth / rows
 
-    @property
-    def tile(self) -> int:
-        return max(16, min(768, TILE_NUMBERS // self.program.size))
-
-    def scratch(self, rows: int) -> tuple[Array, ...]:
-        q, m = self.program.size, self.program.features
-        widths = [q, q, q, q, q] + ([m, m] if self.residual else [])
-        return tuple(np.empty((rows, width), np.float32) for width in widths)
-
-    def run(self, x: Array, codes: Array, scratch: tuple[Array, ...]) -> None:
-        from .dense_kernels import finished
-
-        part = tuple(array[: len(x)] for array in scratch)
-        if self.residual:
-            finished(self._through_residual(x, part), self.units, codes)
-        else:
-            self._through_gram(x, part, codes)
-
-    def _through_gram(self, x: Array, scratch: tuple[Array, ...], codes: Array) -> None:
-        from . import dense_kernels as kernels
-
-        program, layers = self.program, self.program.layers
-        signal, v, z, previous, point = scratch
-        np.matmul(x, self.weights[0], out=signal)
-        kernels.first(signal, layers[0].mix[4], *self._shrinkage(0), z)
-        previous.fill(0)
-        at = z
-        for t in range(1, len(layers)):
-            if self.weights[t] is not self.weights[t - 1]:
-                np.matmul(x, self.weights[t], out=signal)
-            np.matmul(at, self.products[t], out=v)
-            e, lag, shrinkage = layers[t].mix[4], self.lags[t], self._shrinkage(t)
-            if t + 1 == len(layers):
-                if program.momentum:
-                    kernels.last(v, signal, e, lag, *shrinkage, previous, codes)
-                else:
-                    kernels.plain(v, signal, e, *shrinkage, codes)
-                if program.units is not None:
-                    kernels.finished(codes, self.units, codes)
-                return
-            if not program.momentum:
-                kernels.plain(v, signal, e, *shrinkage, z)
-                continue
-            ratio = self.ratios[t + 1]
-            kernels.two_step(v, signal, e, lag, *shrinkage, previous, z, ratio, point)
-            z, previous, at = previous, z, point
-        kernels.finished(z, self.units, codes)
-
-    def _through_residual(self, x: Array, scratch: tuple[Array, ...]) -> Array:
-        from . import dense_kernels as kernels
-
-        layers = self.program.layers
-        _, v, z, previous, point, decoded, residual = scratch
-        np.matmul(x, self.weights[0], out=v)
-        kernels.first(v, layers[0].mix[4], *self._shrinkage(0), z)
-        previous.fill(0)
-        if len(layers) > 1:
-            kernels.mixed_point(z, layers[1].mix[2], previous, layers[1].mix[3], point)
-        for t in range(1, len(layers)):
-            a1, a2, _, _, e = layers[t].mix
-            c1, c2 = layers[t + 1].mix[2:4] if t + 1 < len(layers) else (0.0, 0.0)
-            np.matmul(point, _given(layers[t].atoms), out=decoded)
-            kernels.residual(x, e, decoded, residual)
-            np.matmul(residual, self.weights[t], out=v)
-            kernels.two_step_residual(
-                v, a1, a2, self.decay, *self._shrinkage(t), previous, z, c1, c2, point
-            )
-            z, previous = previous, z
-        return z
-
-    def _shrinkage(self, t: int) -> tuple[Array, Array, Array, Array]:
-        """The arguments of the kernels for the shrinkage of a layer."""
-        return self.soft[t], self.program.negative, self.runs, self.groups[t]
-
-
-class Sparse(Executor):
-    """One signal at a time, rows of G only for the coefficients that change."""
-
-    name = "sparse"
-
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
-        weights, self.signal_of = stacked(program.weights())
-        self.weights = [np.ascontiguousarray(weight.T) for weight in weights]
-        grams, self.gram_of = stacked(program.grams())
-        self.grams = np.ascontiguousarray(grams.transpose(0, 2, 1))
-        self.widths = np.array([layer.width for layer in program.layers])
-        blocks = program.blocks
-        self.blocks = np.zeros(program.size, np.int64) if blocks is None else blocks
-        self.changes, self.rows = np.zeros(len(program.layers), np.int64), 0
-
-    @classmethod
-    def misfit(cls, program: Program) -> str | None:
-        return None
-
-    @classmethod
-    def estimate(cls, program: Program, changes: Sequence[float], rows: int) -> float:
-        q, m, depth = program.size, program.features, len(program.layers)
-        products = q * m / (PRODUCTS if rows >= 16 else ROWS)
-        searched = sum(layer.width != q for layer in program.layers)
-        passes = (depth + 0.7 * searched) * q / SINGLE
-        return products + passes + CALLS * depth + sum(changes[:-1]) * q / ROWS + 4 / rows
-
-    @property
-    def tile(self) -> int:
-        return TILE_ROWS
-
-    def scratch(self, rows: int) -> tuple[Array, ...]:
-        q = self.program.size
-        signals = np.empty((len(self.weights), rows, q), np.float32)
-        return signals, np.empty((7, q + 16), np.float32), np.empty(q + 16, np.int64)
-
-    def run(self, x: Array, codes: Array, scratch: tuple[Array, ...]) -> None:
-        from .sparse_kernels import encode
-
-        signals, vectors, chosen = scratch[0][:, : len(x)], scratch[1], scratch[2]
-        for weight, signal in zip(self.weights, signals, strict=True):
-            np.matmul(x, weight, out=signal)
+    def _native(self) -> Any:
         program = self.program
-        encode(
-            signals,
-            self.signal_of,
-            self.grams,
-            self.gram_of,
-            self.mix,
-            self.soft,
-            program.negative,
-            self.runs,
-            self.groups,
-            self.widths,
-            self.blocks,
-            program.constants,
-            self.units,
-            codes,
-            self.changes,
-            vectors,
-            chosen,
-        )
-        self.rows += len(x)
-
-    def measured(self) -> list[float]:
-        """The number of coefficients that each layer changed, averaged over all rows so far."""
-        return [float(count) / max(self.rows, 1) for count in self.changes]
+        if _prefers_residual(program):
+            return kernels.Dense(_residual_form(program))
+        return kernels.Dense(_gram_form(program))
 
 
 class Fused(Executor):
-    """Two-block layers, frame by frame, everything in the cache."""
+    """Blocks of signals through the layers of two-block models."""
 
     name = "fused"
-
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
-        layers = program.layers
-        self.weights, self.weight_of = stacked([layer.weight for layer in layers])
-        self.atoms, self.atoms_of = stacked([_given(layer.atoms) for layer in layers])
-        self.steps, self.step_of = stacked([_given(layer.outlier_step) for layer in layers])
 
     @classmethod
     def misfit(cls, program: Program) -> str | None:
@@ -293,32 +111,42 @@ class Fused(Executor):
         q, depth = program.size - program.features, len(program.layers)
         return depth * (2 * q * program.features / (2 * ROWS) + program.size / SINGLE) / 2
 
-    @property
-    def tile(self) -> int:
-        return TILE_ROWS
+    def _native(self) -> Any:
+        return kernels.Dense(_residual_form(self.program))
 
-    def scratch(self, rows: int) -> Array:
-        return np.empty((5, self.program.size), np.float32)
 
-    def run(self, x: Array, codes: Array, scratch: Array) -> None:
-        from .fused_kernels import encode
+class Sparse(Executor):
+    """One signal at a time, rows of G only for the coefficients that change."""
 
-        encode(
-            x,
-            self.weights,
-            self.weight_of,
-            self.atoms,
-            self.atoms_of,
-            self.steps,
-            self.step_of,
-            self.decay,
-            self.mix,
-            self.soft,
-            self.program.negative,
-            self.units,
-            codes,
-            scratch,
-        )
+    name = "sparse"
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self.changes, self.rows = np.zeros(program.depth, np.int64), 0
+
+    @classmethod
+    def misfit(cls, program: Program) -> str | None:
+        return None
+
+    @classmethod
+    def estimate(cls, program: Program, changes: Sequence[float], rows: int) -> float:
+        q, m, depth = program.size, program.features, len(program.layers)
+        products = q * m / (PRODUCTS if rows >= 16 else ROWS)
+        searched = sum(layer.width != q for layer in program.layers)
+        passes = (depth + 0.7 * searched) * q / SINGLE
+        return products + passes + CALLS * depth + sum(changes[:-1]) * q / ROWS + 4 / rows
+
+    def _native(self) -> Any:
+        return kernels.Sparse(_gram_form(self.program))
+
+    def run(self, x: Array, codes: Array, scratch: Array) -> bool:
+        finite: bool = self.native.encode(x, TINY, codes, scratch, self.changes)
+        self.rows += len(x)
+        return finite
+
+    def measured(self) -> list[float]:
+        """The number of coefficients that each layer changed, averaged over all rows so far."""
+        return [float(count) / max(self.rows, 1) for count in self.changes]
 
 
 #: in order of preference
@@ -331,19 +159,71 @@ def _prefers_residual(program: Program) -> bool:
     return given and 2 * program.features < program.size
 
 
-def _padded(arrays: Sequence[Array], shape: tuple[int, ...], dtype: Any) -> Array:
-    """Arrays of several lengths, with entries of a shape, as one array, padded with zeros."""
-    result = np.zeros((len(arrays), max(map(len, arrays), default=0), *shape), dtype)
-    for row, array in zip(result, arrays, strict=True):
-        row[: len(array)] = array
-    return result
+def _gram_form(program: Program) -> Any:
+    """The compiled program with G of each layer."""
+    return _compiled_program(program, weights=program.weights(), grams=program.grams())
 
 
-def _runs(labels: Array) -> Array:
-    """Runs of adjacent coefficients of the same group as rows (begin, end, group)."""
-    begins = np.flatnonzero(np.diff(labels, prepend=-2))
-    runs = np.stack([begins, np.append(begins[1:], len(labels)), labels[begins]], axis=1)
-    return runs[runs[:, 2] >= 0]
+def _residual_form(program: Program) -> Any:
+    """The compiled program with V, and w of an identity block, of each layer."""
+    return _compiled_program(
+        program,
+        weights=[layer.weight for layer in program.layers],
+        atoms=[_given(layer.atoms) for layer in program.layers],
+        steps=[_given(layer.outlier_step)[None] for layer in program.layers]
+        if program.identity
+        else None,
+    )
+
+
+def _compiled_program(
+    program: Program,
+    weights: Sequence[Array],
+    grams: Sequence[Array] | None = None,
+    atoms: Sequence[Array] | None = None,
+    steps: Sequence[Array] | None = None,
+) -> Any:
+    size, layers = program.size, program.layers
+    matrices: dict[str, Array | None] = {}
+    for name, index, arrays in (
+        ("weights", "weight_of", weights),
+        ("grams", "gram_of", grams),
+        ("atoms", "atoms_of", atoms),
+        ("steps", "step_of", steps),
+    ):
+        matrices[name], matrices[index] = (None, None) if arrays is None else stacked(arrays)
+    return kernels.Program(
+        **matrices,
+        mix=np.array([layer.mix for layer in layers], np.float32),
+        soft=np.stack([layer.soft for layer in layers]),
+        negative=program.negative,
+        decay=np.zeros(size, np.float32) if program.decay is None else program.decay,
+        units=np.ones(size, np.float32) if program.units is None else program.units,
+        runs=_runs(program.labels),
+        thresholds=np.stack([_thresholds(layer) for layer in layers]),
+        widths=np.array([layer.width for layer in layers], np.int64),
+        blocks=np.zeros(size, np.int64) if program.blocks is None else program.blocks,
+        constants=program.constants,
+    )
+
+
+def _thresholds(layer: Layer) -> Array:
+    """The thresholds of the groups, one row a level, filled up with zeros."""
+    table = np.zeros((len(layer.groups), max(map(len, layer.groups), default=0)), np.float32)
+    for row, thresholds in zip(table, layer.groups, strict=True):
+        row[: len(thresholds)] = thresholds
+    return table
+
+
+def _runs(levels: Sequence[Array]) -> Array:
+    """Runs of adjacent coefficients of the same group as rows (level, begin, end, group)."""
+    runs = [np.empty((0, 4), np.int64)]
+    for level, labels in enumerate(levels):
+        begins = np.flatnonzero(np.diff(labels, prepend=-2))
+        ends = np.append(begins[1:], len(labels))
+        part = np.stack([np.full_like(begins, level), begins, ends, labels[begins]], axis=1)
+        runs.append(part[part[:, 3] >= 0])
+    return np.concatenate(runs)
 
 
 def _given(array: Array | None) -> Array:

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._native import kernels
 from ..certificates import ROUNDING
 from ..models import SparseModel
 from ..penalties import TreeL2
@@ -27,8 +28,6 @@ class _Kernel:
     """The compiled solver with the constants of one problem."""
 
     def __init__(self, problem: Problem) -> None:
-        from . import block_kernels as kernels
-
         model = problem.model.to(torch.float64)
         self.tol, self.max_iter = problem.tol, problem.max_iter
         blocks = model.blocks
@@ -40,34 +39,35 @@ class _Kernel:
             gram = gram + torch.diag(model.curvature[order])
         w, v = _weights(model, blocks)
         self.order, self.atoms = as_array(order), as_array(atoms)
-        self.block_coordinate, self.make_scratch = kernels.block_coordinate, kernels.make_scratch
-        self.problem = kernels.make_problem(
-            as_array(gram),
-            np.cumsum([0, *map(len, blocks)]),
-            as_array(w[order]),
-            as_array(v),
-            as_array(model.block_constants),
-            model.penalty.sign_constraint(model.code_size) is not None,
-        )
+        self.problem = {
+            "gram": as_array(gram),
+            "starts": np.cumsum([0, *map(len, blocks)], dtype=np.int64),
+            "w": as_array(w[order]),
+            "v": as_array(v),
+            "constants": as_array(model.block_constants),
+            "nonnegative": model.penalty.sign_constraint(model.code_size) is not None,
+        }
 
     def solve_tile(self, x: Array, rows: Rows) -> None:
         signals = x.astype(np.float64)
         c, energy = correlations(signals, self.atoms), np.square(signals).sum(axis=1)
         codes = rows.codes[:, self.order].astype(np.float64)
-        exact, scratch = rows._replace(codes=codes), self.make_scratch(self.problem)
         # rounding the codes costs a little of the certified accuracy
-        self.block_coordinate(
-            self.problem, *scratch, c, energy, exact, 0.9 * self.tol, self.max_iter
-        )
+        self._descend(c, energy, rows._replace(codes=codes), 0.9 * self.tol, self.max_iter)
         rows.gap[:] += ROUNDING * rows.objective
         rows.codes[:, self.order] = codes
         if x.dtype == np.float32:
             # the dual point of the exact codes certifies the rounded ones, see `round_codes`
             stored = rows.codes[:, self.order].astype(np.float64)
             rounded = Rows(stored, *(np.empty_like(array) for array in rows[1:]))
-            self.block_coordinate(self.problem, *scratch, c, energy, rounded, 0.0, 0)
+            self._descend(c, energy, rounded, 0.0, 0)
             rows.gap[:] += np.maximum(rounded.objective - rows.objective, 0.0)
             rows.objective[:] = rounded.objective
+
+    def _descend(self, c: Array, energy: Array, rows: Rows, tol: float, max_iter: int) -> None:
+        kernels.block_coordinate(
+            c, energy, **self.problem, tol=tol, max_iter=max_iter, **rows._asdict()
+        )
 
 
 def _weights(model: SparseModel, blocks: list[list[int]]) -> tuple[Tensor, Tensor]:

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._native import kernels
 from ..progress import Callback, Progress
 
 Array = np.ndarray[Any, Any]
@@ -191,8 +192,6 @@ class Residuals:
 
         `at` are the factors left (n, k) and right (m, k).
         """
-        from .low_rank_kernels import products
-
         x, dtype = self.x.numpy(), self.x.numpy().dtype
         n, m = x.shape
         none = np.empty(0, dtype)
@@ -205,7 +204,7 @@ class Residuals:
 
         def work(rows: slice) -> tuple[tuple[float, float], Array]:
             along_columns = np.zeros((u.shape[1], m), dtype)
-            size = products(
+            size = kernels.truncated_products(
                 x[rows], left[rows], right, v, u[rows], truncation.lower, truncation.upper,
                 by_row[rows], by_column, along_rows[rows], along_columns,
             )  # fmt: skip

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._native import kernels
 from .solution import Problem, Result
 
 Array = np.ndarray[Any, Any]
@@ -45,8 +46,8 @@ def run(solve_tile: Callable[[Array, Rows], None], problem: Problem) -> Result:
 def _for_each_tile(work: Callable[[slice], None], rows: int) -> None:
     """Call `work` with every tile of the rows, on as many threads as torch uses.
 
-    The kernels release the interpreter's lock. They are threaded here and not by numba, so that
-    torch's setting applies to them and no second pool competes for the cores.
+    The kernels release the interpreter's lock. They are threaded here, so that torch's setting
+    applies to them and no second pool competes for the cores.
     """
     length = min(TILE, -(-rows // torch.get_num_threads()))  # small batches use all threads too
     tiles = [slice(start, min(start + length, rows)) for start in range(0, rows, length)]
@@ -66,11 +67,13 @@ def as_array(tensor: Tensor) -> Array:
 
 
 def correlations(x: Array, atoms: Array) -> Array:
-    """``x atoms'`` on the calling thread: by BLAS if it has one thread, otherwise compiled."""
+    """``x atoms'`` on the calling thread.
+
+    BLAS is not used when it has several threads: they spin for milliseconds after a call, on the
+    cores that the other tiles need.
+    """
     if torch.get_num_threads() == 1:
         return (torch.from_numpy(x) @ torch.from_numpy(atoms).T).numpy()
-    from .product_kernels import correlate
-
     out = np.empty((len(x), len(atoms)), x.dtype)
-    correlate(x, atoms, out)
+    kernels.correlate(x, atoms, out)
     return out

@@ -1,0 +1,763 @@
+// Codes of the group Lasso and HiLasso: greedy descent over blocks, and Newton steps on the support.
+//
+// For each row, with correlations c = D x, Gram matrix G and energy ||x||^2, minimise over z
+//
+//     1/2 z'Gz - c'z + 1/2 energy + sum_i w_i |z_i| + sum_r v_r ||z_r||,
+//
+// optionally with z >= 0. Greedy descent over blocks finds the support, Newton steps on that support
+// converge, and a duality gap certifies the result. Tests are written so that NaN ends an iteration.
+// Infinities keep their meaning: the subdifferential at zero of a non-negative code begins at -inf.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "arrays.hpp"
+
+namespace pursuit {
+
+/// What all rows share. The coefficients of a block are adjacent.
+struct BlockProblem {
+    Matrix<const double> gram;          // D D', (q, q), possibly plus a non-negative diagonal
+    Vector<const std::int64_t> starts;  // block r holds starts[r] <= i < starts[r + 1], (R + 1,)
+    Vector<const double> w;             // weights of the coefficients, (q,), non-negative
+    Vector<const double> v;             // weights of the blocks, (R,), non-negative
+    Vector<const double> constants;     // bounds of the eigenvalues of the diagonal blocks, (R,)
+    bool nonnegative;
+    double tol;             // a row is done when gap <= tol * objective ...
+    std::int64_t max_iter;  // ... or after this number of iterations; 0 evaluates the start
+};
+
+/// The rows of a tile, and what is written for them.
+struct BlockRows {
+    Matrix<const double> c;       // (n, q)
+    Vector<const double> energy;  // (n,)
+    Matrix<double> codes;         // the start on entry, (n, q)
+    Vector<double> objective;
+    Vector<double> gap;
+    Vector<std::int64_t> iterations;
+};
+
+class BlockSolver {
+public:
+    explicit BlockSolver(const BlockProblem& problem)
+        : gram(problem.gram),
+          q(problem.w.size),
+          blocks(problem.v.size),
+          nonnegative(problem.nonnegative),
+          tol(problem.tol),
+          max_iter(problem.max_iter),
+          starts(problem.starts.begin(), problem.starts.end()),
+          w(problem.w.begin(), problem.w.end()),
+          v(problem.v.begin(), problem.v.end()),
+          floor(q), inverse_constants(blocks), z(q), u(q), low(q), high(q), norms(blocks), a(q), b(q),
+          direction(q), trial(q), trial_u(q), support(q), seen(blocks),
+          hessian(new double[static_cast<std::size_t>(q) * (q + 1 + PAD)]) {
+        for (int r = 0; r < blocks; r++) {
+            inverse_constants[r] = 1 / std::max(problem.constants[r], TINY);
+            if (starts[r + 1] - starts[r] != 1) continue;
+            // in a block of one coefficient the norm is an absolute value
+            w[starts[r]] += v[r];
+            v[r] = 0;
+        }
+        for (int i = 0; i < q; i++) floor[i] = nonnegative ? -INFINITE : -w[i];
+    }
+
+    /// Solve every row. Objective and gap are those of the codes as stored; the gap is infinite where
+    /// a coefficient without any weight keeps a correlation.
+    void solve(const BlockRows& rows) {
+        for (int k = 0; k < rows.c.rows; k++) {
+            c = rows.c.row(k);
+            energy = rows.energy[k];
+            double* code = rows.codes.row(k);
+            begin(code);
+            rows.iterations[k] = solve_row();
+            std::copy_n(z.data(), q, code);
+            begin(code);
+            certify(rows.objective[k], rows.gap[k]);
+        }
+    }
+
+private:
+    static constexpr double TINY = std::numeric_limits<double>::min();
+    static constexpr double INFINITE = std::numeric_limits<double>::infinity();
+    // a pivot below this fraction of its diagonal entry counts as zero ...
+    static constexpr double PIVOT = 1e-12;
+    // ... and is replaced by this fraction
+    static constexpr double FLAT = 1e-10;
+    // the longest step of a line search
+    static constexpr double FAR_AWAY = 1e12;
+    // a full Newton step is accepted at this fraction of the predicted decrease
+    static constexpr double SUFFICIENT = 0.1;
+    // a line search tries to drop blocks that it shortens below this fraction
+    static constexpr double COLLAPSED = 0.1;
+    // a greedy sweep ends when the best block promises this fraction of the first
+    static constexpr double WORTHWHILE = 1e-2;
+    // rounds without progress after which rounding is assumed to be the limit
+    static constexpr int PATIENCE = 6;
+    // the rows of the Hessian begin at multiples of this
+    static constexpr int PAD = 8;
+
+    const Matrix<const double> gram;
+    const int q, blocks;
+    const bool nonnegative;
+    const double tol;
+    const std::int64_t max_iter;
+    std::vector<int> starts;
+    std::vector<double> w, v;
+    std::vector<double> floor;  // lower end of the subdifferential of w|z| at zero: -w, or -inf
+    std::vector<double> inverse_constants;
+
+    // The iterate: codes z, u = c - G z, and the subdifferential of the penalty at z. In an active block
+    // that is the box low <= s <= high, where low = high at non-zero codes; in a block of zeros it is
+    // that box plus a ball of radius v_r.
+    std::vector<double> z, u, low, high;
+    std::vector<double> norms;
+
+    std::vector<double> a;  // factors of rows of the Gram matrix, or a block's correlations at zero
+    std::vector<double> b;  // in Newton steps: where the codes cross zero
+    std::vector<double> direction, trial, trial_u;
+    std::vector<int> support;
+    std::vector<std::int64_t> seen;  // the iteration in which a block was last descended
+    int count = 0;                   // the size of the support
+    std::ptrdiff_t stride = 0;       // of the Hessian
+    std::unique_ptr<double[]> hessian;  // as large as the largest support, but only touched where used
+
+    // The row in hand.
+    const double* c = nullptr;
+    double energy = 0;
+
+    double one_sided(double value) const { return nonnegative ? value : std::abs(value); }
+
+    /// x - clip(x, low, high), the soft threshold if low = -high.
+    static double excess(double x, double low, double high) {
+        const double raised = x > low ? x : low;
+        const double clipped = raised < high ? raised : high;
+        return x - clipped;
+    }
+
+    /// target -= sum_p factors[p] gram[support[p]], four rows at a time.
+    void subtract_rows(double* PURSUIT_RESTRICT target, const double* factors, int number) const {
+        int p = 0;
+        for (; p + 4 <= number; p += 4) {
+            const double* PURSUIT_RESTRICT g0 = gram.row(support[p]);
+            const double* PURSUIT_RESTRICT g1 = gram.row(support[p + 1]);
+            const double* PURSUIT_RESTRICT g2 = gram.row(support[p + 2]);
+            const double* PURSUIT_RESTRICT g3 = gram.row(support[p + 3]);
+            const double f0 = factors[p], f1 = factors[p + 1], f2 = factors[p + 2], f3 = factors[p + 3];
+            PURSUIT_SIMD
+            for (int j = 0; j < q; j++) target[j] -= (f0 * g0[j] + f1 * g1[j]) + (f2 * g2[j] + f3 * g3[j]);
+        }
+        for (; p < number; p++) {
+            const double* PURSUIT_RESTRICT g = gram.row(support[p]);
+            const double f = factors[p];
+            PURSUIT_SIMD
+            for (int j = 0; j < q; j++) target[j] -= f * g[j];
+        }
+    }
+
+    /// List the coordinates of the non-zero codes, without branches.
+    int gather_support() {
+        int number = 0;
+        for (int i = 0; i < q; i++) {
+            support[number] = i;
+            number += z[i] != 0;
+        }
+        return number;
+    }
+
+    // Rows ----------------------------------------------------------------------------------------
+
+    /// Set the codes to zero.
+    void clear() {
+        std::fill(z.begin(), z.end(), 0.0);
+        std::fill(norms.begin(), norms.end(), 0.0);
+        std::copy_n(c, q, u.data());
+        low = floor;
+        high = w;
+    }
+
+    /// Read the codes and compute u and the subdifferential.
+    void begin(const double* code) {
+        clear();
+        std::fill(seen.begin(), seen.end(), 0);
+        bool warm = false;
+        for (int j = 0; j < q; j++) {
+            z[j] = code[j] > 0 || !nonnegative ? code[j] : 0.0;
+            warm = warm || z[j] != 0;
+        }
+        if (!warm) return;
+        for (int r = 0; r < blocks; r++) refresh(r);
+        const int number = gather_support();
+        for (int p = 0; p < number; p++) a[p] = z[support[p]];
+        subtract_rows(u.data(), a.data(), number);
+    }
+
+    /// Repeat a greedy sweep and a Newton step until the gap is small; return how often.
+    std::int64_t solve_row() {
+        double objective, gap;
+        certify(objective, gap);
+        if (max_iter > 0 && objective > 0.5 * energy) {
+            clear();  // the start is worse than zero
+            certify(objective, gap);
+        }
+        double best_objective = objective, best_gap = gap;
+        int idle = 0;
+        std::int64_t iteration = 0;
+        while (gap > tol * std::max(objective, TINY) && iteration < max_iter && idle < PATIENCE) {
+            iteration++;
+            const double promise = greedy_sweep(iteration);
+            // early supports are provisional: shrinking them completely does not pay
+            newton(std::int64_t(1) << std::min<std::int64_t>(iteration, 30));
+            // Without a finite gap, stop at a small promised decrease. It is of second order in the
+            // violation of optimality, the gap of first order; hence the square.
+            if (promise == 0 || (gap == INFINITE && promise <= tol * tol * objective)) break;
+            certify(objective, gap);
+            if (gap < 0.9 * best_gap || objective < (1 - 1e-13) * best_objective) {
+                best_objective = std::min(objective, best_objective);
+                best_gap = std::min(gap, best_gap);
+                idle = 0;
+            } else {
+                idle++;
+            }
+        }
+        return iteration;
+    }
+
+    // Certificate ---------------------------------------------------------------------------------
+
+    /// Objective and duality gap of the codes, with u the correlations of the residual:
+    ///
+    ///     gap = 1/2 (1 - k)^2 ||x - D z||^2 + (penalty(z) - k z'u),  k = 1 / max(1, gauge(u)).
+    void certify(double& objective, double& gap) const {
+        double penalty = 0, zu = 0, zc = 0;
+        const double* PURSUIT_RESTRICT code = z.data();
+        PURSUIT_SIMD_REDUCE(+ : penalty, zu, zc)
+        for (int i = 0; i < q; i++) {
+            penalty += w[i] * std::abs(code[i]);
+            zu += code[i] * u[i];
+            zc += code[i] * c[i];
+        }
+        for (int r = 0; r < blocks; r++) penalty += v[r] * norms[r];
+        double residual = energy - zc - zu;
+        residual = residual < 0 ? 0 : residual;  // not std::max, which may swallow a NaN
+        objective = 0.5 * residual + penalty;
+        const double theta = gauge();
+        gap = INFINITE;
+        if (theta == INFINITE) return;
+        const double k = 1 / theta, slack = k * (theta - 1);
+        gap = 0.5 * slack * slack * residual + (penalty - k * zu);
+        gap = gap < 0 ? 0 : gap;
+    }
+
+    /// max(1, max_r theta_r), where theta_r scales block r of u into the dual feasible set.
+    double gauge() const {
+        double theta = 1;
+        for (int r = 0; r < blocks; r++) {
+            double square, slope;
+            threshold(r, theta, square, slope);
+            const double radius = theta * v[r];
+            if (square > radius * radius) theta = raise_gauge(r, theta);
+        }
+        return theta;
+    }
+
+    /// ||s||^2 and w_r's for s = soft(u_r, theta w_r).
+    void threshold(int r, double theta, double& square, double& slope) const {
+        double sum_of_squares = 0, product = 0;
+        PURSUIT_SIMD_REDUCE(+ : sum_of_squares, product)
+        for (int i = starts[r]; i < starts[r + 1]; i++) {
+            const double x = (nonnegative ? u[i] : std::abs(u[i])) - theta * w[i];
+            const double s = x > 0 ? x : 0.0;
+            sum_of_squares += s * s;
+            product += s * w[i];
+        }
+        square = sum_of_squares;
+        slope = product;
+    }
+
+    /// Smallest theta' >= theta with ||soft(u_r, theta' w_r)|| <= theta' v_r, from above.
+    ///
+    /// phi(theta) = ||soft(u_r, theta w_r)|| - theta v_r is convex and decreasing, so that Newton's
+    /// steps from the left do not pass the root; growing increments then move theta past it.
+    double raise_gauge(int r, double theta) const {
+        if (v[r] <= 0) return largest_ratio(r, theta);
+        double nudge = 1e-16;
+        for (int step = 0; step < 200; step++) {
+            double square, slope;
+            threshold(r, theta, square, slope);
+            const double norm = std::sqrt(square), phi = norm - theta * v[r];
+            if (!(phi > 0)) return theta;
+            theta += phi / (v[r] + slope / norm);
+            if (step > 2) {
+                theta *= 1 + nudge;
+                nudge *= 2;
+            }
+        }
+        return INFINITE;
+    }
+
+    /// Gauge of a block without group norm: max(theta, max_i |u_i| / w_i).
+    double largest_ratio(int r, double theta) const {
+        for (int i = starts[r]; i < starts[r + 1]; i++) {
+            const double x = one_sided(u[i]);
+            if (!(x > theta * w[i])) continue;
+            if (w[i] <= 0) return INFINITE;
+            theta = x / w[i];
+            while (x > theta * w[i]) theta *= 1 + 1e-15;
+        }
+        return theta;
+    }
+
+    // Block descent -------------------------------------------------------------------------------
+
+    /// Descend block after block, the most promising first; return the first promise.
+    ///
+    /// A block that is chosen again ends the sweep, since from there on Newton's step is faster, unless
+    /// the support is so large that the k^3 operations of that step cost more than a few blocks.
+    double greedy_sweep(std::int64_t iteration) {
+        double first, promise;
+        int r = most_violated_block(first);
+        promise = first;
+        double again = 0;
+        while (r >= 0 && promise > WORTHWHILE * first) {
+            if (seen[r] == iteration) {
+                again++;
+                const double size = static_cast<double>(q - std::count(z.begin(), z.end(), 0.0));
+                if (8.0 * q * again > size * size) break;
+            }
+            seen[r] = iteration;
+            descend(r);
+            r = most_violated_block(promise);
+        }
+        return first;
+    }
+
+    /// The block with the largest promise ||e_r||^2 / L_r, e_r the distance of u_r to optimality; or -1.
+    int most_violated_block(double& promise) const {
+        int best = -1;
+        promise = 0;
+        for (int r = 0; r < blocks; r++) {
+            double square = 0;
+            PURSUIT_SIMD_REDUCE(+ : square)
+            for (int i = starts[r]; i < starts[r + 1]; i++) {
+                const double e = excess(u[i], low[i], high[i]);
+                square += e * e;
+            }
+            if (norms[r] == 0) {
+                if (square <= v[r] * v[r]) continue;
+                const double beyond = std::sqrt(square) - v[r];
+                square = beyond * beyond;
+            }
+            square *= inverse_constants[r];
+            if (square > promise) {
+                best = r;
+                promise = square;
+            }
+        }
+        return best;
+    }
+
+    /// Decrease the objective over block r: set it to zero where that is optimal, or sweep it.
+    ///
+    /// `a` receives the block's correlations at zero, `b` those at its new codes `direction`.
+    void descend(int r) {
+        const int first = starts[r], size = starts[r + 1] - first;
+        double *full = a.data(), *local_u = b.data(), *local_z = direction.data();
+        std::copy_n(u.data() + first, size, full);
+        std::copy_n(u.data() + first, size, local_u);
+        std::copy_n(z.data() + first, size, local_z);
+        const bool active = norms[r] > 0;
+        if (active) add_image(r, local_z, 1, full);
+        double square = 0;
+        PURSUIT_SIMD_REDUCE(+ : square)
+        for (int t = 0; t < size; t++) {
+            const double e = excess(full[t], floor[first + t], w[first + t]);
+            square += e * e;
+        }
+        if (square <= v[r] * v[r]) {
+            std::fill_n(local_z, size, 0.0);
+        } else {
+            if (!(active && rescale(r, full, local_u, local_z))) {
+                // restart from zero, along the thresholded correlations
+                for (int t = 0; t < size; t++) local_z[t] = excess(full[t], floor[first + t], w[first + t]);
+                std::copy_n(full, size, local_u);
+                add_image(r, local_z, -1, local_u);
+                rescale(r, full, local_u, local_z);
+            }
+            sweep(r, local_u, local_z);
+            if (v[r] > 0) rescale(r, full, local_u, local_z);
+        }
+        store(r, local_z);
+    }
+
+    /// target += sign * G_rr z, all local to block r.
+    void add_image(int r, const double* code, double sign, double* PURSUIT_RESTRICT target) const {
+        const int first = starts[r], size = starts[r + 1] - first;
+        for (int s = 0; s < size; s++) {
+            if (code[s] == 0) continue;
+            const double factor = sign * code[s];
+            const double* PURSUIT_RESTRICT row = gram.row(first + s) + first;
+            PURSUIT_SIMD
+            for (int t = 0; t < size; t++) target[t] += factor * row[t];
+        }
+    }
+
+    /// Minimise over the length of z, which a sweep on the majoriser changes too little.
+    ///
+    /// The minimiser of t -> objective(t z) is (z'full - w'|z| - v ||z||) / z'Gz, with `full` the
+    /// correlations of the block at z = 0. Return false, without a change, if t = 0 is the best.
+    bool rescale(int r, const double* PURSUIT_RESTRICT full, double* PURSUIT_RESTRICT local_u,
+                 double* PURSUIT_RESTRICT code) const {
+        const int first = starts[r], size = starts[r + 1] - first;
+        const double* PURSUIT_RESTRICT weight = w.data() + first;
+        double square = 0, linear = 0, curvature = 0;
+        PURSUIT_SIMD_REDUCE(+ : square, linear, curvature)
+        for (int t = 0; t < size; t++) {
+            square += code[t] * code[t];
+            linear += code[t] * full[t] - weight[t] * std::abs(code[t]);
+            curvature += code[t] * (full[t] - local_u[t]);
+        }
+        linear -= v[r] * std::sqrt(square);
+        if (!(linear > 0 && curvature > 0)) return false;
+        const double scale = linear / curvature;
+        PURSUIT_SIMD
+        for (int t = 0; t < size; t++) {
+            code[t] *= scale;
+            local_u[t] = full[t] + scale * (local_u[t] - full[t]);
+        }
+        return true;
+    }
+
+    /// Coordinate descent over block r, where v ||z|| <= v/2 (||z||^2 / norm + norm).
+    ///
+    /// The norm is that of z before the sweep. Both arguments are local to the block, and updated.
+    void sweep(int r, double* PURSUIT_RESTRICT local_u, double* PURSUIT_RESTRICT code) const {
+        const int first = starts[r], size = starts[r + 1] - first;
+        double ridge = 0;
+        if (v[r] > 0) {
+            double square = 0;
+            PURSUIT_SIMD_REDUCE(+ : square)
+            for (int t = 0; t < size; t++) square += code[t] * code[t];
+            ridge = v[r] / std::sqrt(square);
+        }
+        for (int t = 0; t < size; t++) {
+            const int i = first + t;
+            const double* PURSUIT_RESTRICT row = gram.row(i) + first;
+            const double diagonal = row[t];
+            double value = excess(local_u[t] + diagonal * code[t], floor[i], w[i]);
+            if (value == 0 && code[t] == 0) continue;
+            // without curvature the atom is zero, and the best code as well
+            value = diagonal + ridge > 0 ? value / (diagonal + ridge) : 0.0;
+            const double change = value - code[t];
+            code[t] = value;
+            PURSUIT_SIMD
+            for (int s = 0; s < size; s++) local_u[s] -= change * row[s];
+        }
+    }
+
+    /// Replace the codes of block r, and update u and the subdifferential.
+    void store(int r, const double* code) {
+        const int first = starts[r], size = starts[r + 1] - first;
+        int number = 0;
+        for (int t = 0; t < size; t++) {
+            const double change = code[t] - z[first + t];
+            z[first + t] = code[t];
+            support[number] = first + t;
+            b[number] = change;
+            number += change != 0;
+        }
+        subtract_rows(u.data(), b.data(), number);
+        refresh(r);
+    }
+
+    /// Norm and subdifferential of block r after its codes changed.
+    ///
+    /// At z_i != 0 the subdifferential is the point w_i sign(z_i) + v_r z_i / ||z_r||.
+    void refresh(int r) {
+        double square = 0;
+        PURSUIT_SIMD_REDUCE(+ : square)
+        for (int i = starts[r]; i < starts[r + 1]; i++) square += z[i] * z[i];
+        const double norm = std::sqrt(square);
+        norms[r] = norm;
+        const double pull = norm > 0 ? v[r] / norm : 0.0;
+        PURSUIT_SIMD
+        for (int i = starts[r]; i < starts[r + 1]; i++) {
+            const double value = norm > 0 ? z[i] : 0.0;  // also if the square underflows
+            z[i] = value;
+            const double top = pull * value + w[i], bottom = pull * value + floor[i];
+            low[i] = value > 0 ? top : bottom;
+            high[i] = value < 0 ? bottom : top;
+        }
+    }
+
+    // Newton steps on the support -----------------------------------------------------------------
+
+    /// Take a Newton step over the support, accepted only if the objective decreases.
+    ///
+    /// Where the full step fails, a line search replaces it, and if that achieves little, a second one
+    /// along the direction of the majoriser. If a code reaches zero, the step is repeated on the
+    /// remaining support, so that a support that is too large shrinks here.
+    void newton(std::int64_t repeats) {
+        count = gather_support();
+        for (; count > 0 && repeats > 0; repeats--) {
+            double promise;
+            const bool flat = find_direction(true, promise);
+            if (!flat && try_step(1, true, 0) < -SUFFICIENT * promise) return accept();
+            const int before = count;
+            const double change = search();
+            count = gather_support();
+            if (count < before) continue;
+            if (change < -SUFFICIENT * promise) return;
+            double majorised;
+            find_direction(false, majorised);
+            search();
+            count = gather_support();
+            if (count == before) return;
+        }
+    }
+
+    /// Compute Newton's direction, exact or of the majoriser, see `solve_normal`. `b` receives the steps
+    /// at which the codes cross zero. Return whether the Hessian is singular.
+    bool find_direction(bool exact, double& promise) {
+        assemble(exact);
+        const bool flat = solve_normal(promise);
+        for (int p = 0; p < count; p++) {
+            const double value = z[support[p]], d = direction[p];
+            b[p] = value * d < 0 ? -value / d : INFINITE;
+        }
+        return flat;
+    }
+
+    /// Call `work(r, begin, end)` for every active block, whose codes have these places in the support.
+    template <class Work>
+    void for_active_blocks(Work work) const {
+        int p = 0;
+        for (int r = 0; r < blocks; r++) {
+            if (norms[r] == 0) continue;
+            const int begin = p;
+            while (p < count && support[p] < starts[r + 1]) p++;
+            work(r, begin, p);
+        }
+    }
+
+    double* hessian_row(int p) const { return hessian.get() + p * stride; }
+
+    /// Upper triangle of the Hessian on the support, with the negative gradient as its last column.
+    ///
+    /// H = G_AA + sum_r v_r (I / ||z_r|| - z_r z_r' / ||z_r||^3). Unless `exact`, the last term is
+    /// omitted; H then belongs to a quadratic function that majorises the objective.
+    void assemble(bool exact) {
+        stride = (count + 1 + PAD - 1) / PAD * PAD;
+        for (int p = 0; p < count; p++) {
+            const int i = support[p];
+            const double* PURSUIT_RESTRICT row = gram.row(i);
+            double* PURSUIT_RESTRICT target = hessian_row(p);
+            for (int s = p; s < count; s++) target[s] = row[support[s]];
+            target[count] = u[i] - low[i];
+        }
+        double* unit = a.data();
+        for_active_blocks([&](int r, int begin, int end) {
+            for (int p = begin; p < end; p++) unit[p] = z[support[p]] / norms[r];
+            const double ridge = v[r] / norms[r];
+            if (!(ridge > 0)) return;
+            for (int p = begin; p < end; p++) {
+                double* PURSUIT_RESTRICT row = hessian_row(p);
+                row[p] += ridge;
+                if (!exact) continue;
+                const double factor = ridge * unit[p];
+                PURSUIT_SIMD
+                for (int s = p; s < end; s++) row[s] -= factor * unit[s];
+            }
+        });
+    }
+
+    /// direction = H^-1 g by Cholesky, H the upper triangle and g the last column of `hessian`.
+    ///
+    /// Directions without curvature get a little of it. `promise` is 1/2 g'd, the decrease of a
+    /// quadratic objective. Return whether H is singular.
+    bool solve_normal(double& promise) {
+        bool flat = false;
+        for (int p = 0; p < count; p++) {
+            double* PURSUIT_RESTRICT row = hessian_row(p);
+            const double diagonal = row[p];
+            eliminate(p);
+            double pivot = row[p];
+            if (!(pivot > PIVOT * diagonal)) {
+                flat = true;
+                pivot = FLAT * diagonal;
+                // a row without a pivot holds only rounding errors, which must not be magnified
+                for (int j = p + 1; j < count; j++) row[j] = 0;
+            }
+            const double inverse = pivot > 0 ? 1 / std::sqrt(pivot) : 0.0;
+            PURSUIT_SIMD
+            for (int j = p; j <= count; j++) row[j] *= inverse;
+            row[p] = inverse;
+        }
+        promise = 0;
+        double* PURSUIT_RESTRICT d = direction.data();
+        for (int p = count - 1; p >= 0; p--) {
+            const double* PURSUIT_RESTRICT row = hessian_row(p);
+            double rest = row[count];
+            promise += 0.5 * rest * rest;
+            PURSUIT_SIMD_REDUCE(+ : rest)
+            for (int j = p + 1; j < count; j++) rest -= row[j] * d[j];
+            d[p] = rest * row[p];
+        }
+        return flat;
+    }
+
+    /// Subtract from row p of the factor what the rows above it explain, four at a time.
+    void eliminate(int p) {
+        double* PURSUIT_RESTRICT row = hessian_row(p);
+        int t = 0;
+        for (; t + 4 <= p; t += 4) {
+            const double* PURSUIT_RESTRICT h0 = hessian_row(t);
+            const double* PURSUIT_RESTRICT h1 = hessian_row(t + 1);
+            const double* PURSUIT_RESTRICT h2 = hessian_row(t + 2);
+            const double* PURSUIT_RESTRICT h3 = hessian_row(t + 3);
+            const double f0 = h0[p], f1 = h1[p], f2 = h2[p], f3 = h3[p];
+            PURSUIT_SIMD
+            for (int j = p; j <= count; j++) row[j] -= (f0 * h0[j] + f1 * h1[j]) + (f2 * h2[j] + f3 * h3[j]);
+        }
+        for (; t < p; t++) {
+            const double* PURSUIT_RESTRICT h = hessian_row(t);
+            const double f = h[p];
+            PURSUIT_SIMD
+            for (int j = p; j <= count; j++) row[j] -= f * h[j];
+        }
+    }
+
+    /// Step along the direction to the minimum of the objective; return its change.
+    double search() {
+        const double step = line_search();
+        double change = try_step(step, false, COLLAPSED);
+        if (!(change < 0)) change = try_step(step, false, -INFINITE);
+        if (change < 0) accept();
+        return change;
+    }
+
+    /// The step to the minimum of the objective along the direction, across sign changes.
+    ///
+    /// Often a code is zero there: the objective has a kink where a code crosses zero, and is infinite
+    /// beyond it if codes may not be negative.
+    double line_search() const {
+        double slope = 0, curvature = 0;
+        smooth_slope(slope, curvature);
+        double step = 0, reach = 1, following = 0;
+        while (reach < FAR_AWAY) {
+            following = reach;
+            for (int p = 0; p < count; p++) {
+                if (step < b[p] && b[p] < following) following = b[p];
+            }
+            const double smooth = slope + following * curvature;
+            if (smooth + penalty_slope(following, false) >= 0) break;
+            step = following;
+            if (step == reach) {
+                reach *= 8;
+            } else if (nonnegative || smooth + penalty_slope(step, true) >= 0) {
+                return step;
+            }
+        }
+        // the minimum lies inside the bracket; the objective decreases up to its lower end
+        for (int halving = 0; halving < 60; halving++) {
+            const double middle = 0.5 * (step + following);
+            if (slope + middle * curvature + penalty_slope(middle, false) < 0) {
+                step = middle;
+            } else {
+                following = middle;
+            }
+            if (following - step <= 1e-3 * step) break;
+        }
+        return step;
+    }
+
+    /// First and second derivative of the quadratic term along the direction: -u'd and d'Gd.
+    void smooth_slope(double& slope, double& curvature) const {
+        for (int p = 0; p < count; p++) {
+            const double* PURSUIT_RESTRICT row = gram.row(support[p]);
+            double image = 0;
+            for (int s = 0; s < count; s++) image += row[support[s]] * direction[s];
+            slope -= u[support[p]] * direction[p];
+            curvature += image * direction[p];
+        }
+    }
+
+    /// Derivative of the penalty along z + step d, just before or after `step`.
+    double penalty_slope(double step, bool after) const {
+        double slope = 0;
+        for_active_blocks([&](int r, int begin, int end) {
+            double square = 0, growth = 0;
+            for (int p = begin; p < end; p++) {
+                const double value = z[support[p]], d = direction[p], moved = value + step * d;
+                const bool flipped = b[p] < step || (after && b[p] == step);
+                slope += w[support[p]] * d * ((value > 0) != flipped ? 1 : -1);
+                square += moved * moved;
+                growth += moved * d;
+            }
+            if (square > 0) slope += v[r] * growth / std::sqrt(square);
+        });
+        return slope;
+    }
+
+    /// Set the trial codes z' and return the change of the objective from z to z'.
+    ///
+    /// It is summed from differences, -(z' - z)'(u + u')/2 + penalty(z') - penalty(z), and is therefore
+    /// accurate even when it is far below the rounding of the objective.
+    double try_step(double step, bool clip, double collapse) {
+        set_trial(step, clip, collapse);
+        std::copy_n(c, q, trial_u.data());
+        subtract_rows(trial_u.data(), trial.data(), count);
+        double change = 0;
+        for_active_blocks([&](int r, int begin, int end) {
+            double square = 0, growth = 0;
+            for (int p = begin; p < end; p++) {
+                const int i = support[p];
+                const double before = z[i], after = trial[p];
+                square += after * after;
+                growth += (after - before) * (after + before);
+                change += w[i] * (std::abs(after) - std::abs(before));
+                change -= 0.5 * (after - before) * (u[i] + trial_u[i]);
+            }
+            change += v[r] * growth / (norms[r] + std::sqrt(square));
+        });
+        return change;
+    }
+
+    /// Set the trial codes to z + step d.
+    ///
+    /// Codes that are zero at `step` become exactly zero, with `clip` also those that would change
+    /// sign. A whole block is set to zero if at most the fraction `collapse` of its length remains in
+    /// its old direction: like a sign, the direction of a block may not be reversed.
+    void set_trial(double step, bool clip, double collapse) {
+        for_active_blocks([&](int r, int begin, int end) {
+            double radial = 0;
+            for (int p = begin; p < end; p++) {
+                const double value = z[support[p]], moved = value + step * direction[p];
+                const bool zero = clip ? b[p] <= step : b[p] == step;
+                // rounding may step past a crossing that lies just ahead
+                trial[p] = zero || (nonnegative && moved < 0) ? 0.0 : moved;
+                radial += trial[p] * value;
+            }
+            if (v[r] > 0 && radial <= collapse * norms[r] * norms[r]) {
+                std::fill(trial.data() + begin, trial.data() + end, 0.0);
+            }
+        });
+    }
+
+    /// Accept the trial codes.
+    void accept() {
+        for (int p = 0; p < count; p++) z[support[p]] = trial[p];
+        std::swap(u, trial_u);
+        for (int r = 0; r < blocks; r++) {
+            if (norms[r] > 0) refresh(r);
+        }
+    }
+};
+
+}  // namespace pursuit

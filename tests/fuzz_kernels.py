@@ -1,0 +1,296 @@
+"""Random calls of every kernel, with extreme shapes and numbers: none may crash or hang.
+
+``python tests/fuzz_kernels.py --calls 1000000`` runs that many calls of each kernel; with the
+sanitized module (``make sanitize``) any access outside an array ends the process. What a kernel
+computes for such numbers is not judged here, only that it returns, and that it leaves the memory
+around its arrays alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pursuit._native import instruction_set, kernels
+
+Array = np.ndarray[Any, Any]
+#: the number of items before and after every array, which no kernel may change
+MARGIN = 3
+
+
+class Draw:
+    """Random arguments of a call; remembers the memory around the arrays."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.rng = rng
+        self._around: list[tuple[Array, Array]] = []
+        #: a call draws its numbers from one kind, or mixes all kinds
+        self.kind = rng.integers(8)
+
+    def size(self, largest: int = 40, smallest: int = 0) -> int:
+        """Often 0, 1 or a power of two, rarely large."""
+        kind = self.rng.integers(6)
+        if kind == 0:
+            return smallest + int(self.rng.integers(2))
+        if kind == 1:
+            return max(smallest, min(largest, 1 << int(self.rng.integers(7))))
+        if kind == 2:
+            return int(self.rng.integers(smallest, 4 * largest))
+        return int(self.rng.integers(smallest, largest))
+
+    def flag(self) -> bool:
+        return bool(self.rng.integers(2))
+
+    def array(self, *shape: int, dtype: Any = np.float64, positive: bool = False) -> Array:
+        """Numbers of all sizes, zeros, subnormal and huge ones, seldom NaN and infinities."""
+        values = self.rng.standard_normal(shape)
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            if self.kind == 1:
+                values = values * 10.0 ** self.rng.integers(-40, 40, shape)
+            elif self.kind == 2:
+                values = values * 1e-310
+            elif self.kind == 3:
+                values = np.where(self.rng.random(shape) < 0.5, 0.0, values)
+            elif self.kind == 4:
+                values = np.full(shape, values.flat[0] if values.size else 0.0)
+            elif self.kind == 5:
+                extremes = np.array([np.nan, np.inf, -np.inf, 1e300, -1e-300, 0.0])
+                chosen = extremes[self.rng.integers(len(extremes), size=shape)]
+                values = np.where(self.rng.random(shape) < 0.05, chosen, values)
+            values = np.abs(values) if positive else values
+            return self.keep(values.astype(dtype))
+
+    def integers(self, low: int, high: int, *shape: int) -> Array:
+        return self.keep(self.rng.integers(low, max(high, low + 1), shape))
+
+    def out(self, *shape: int, dtype: Any = np.float64) -> Array:
+        return self.keep(np.zeros(shape, dtype))
+
+    def dtype(self) -> type:
+        return np.float32 if self.flag() else np.float64
+
+    def tolerance(self) -> float:
+        return float(10.0 ** self.rng.integers(-12, 1))
+
+    def rows(self, n: int, size: int, dtype: type) -> dict[str, Array]:
+        """What solvers write: codes, which hold a start, objectives, gaps, iterations."""
+        codes, iterations = self.array(n, size, dtype=dtype), self.out(n, dtype=np.int64)
+        return {
+            "codes": codes, "objective": self.out(n), "gap": self.out(n), "iterations": iterations
+        }  # fmt: skip
+
+    def keep(self, values: Array, dtype: type | None = None) -> Array:
+        """A copy in the middle of larger memory, at an address that is no multiple of a vector."""
+        values = values if dtype is None else values.astype(dtype)
+        memory = np.zeros(values.size + 2 * MARGIN, values.dtype)
+        memory[:MARGIN] = memory[values.size + MARGIN :] = 1
+        middle = memory[MARGIN : MARGIN + values.size].reshape(values.shape)
+        middle[...] = values
+        self._around.append((memory, middle))
+        return middle
+
+    def check(self) -> None:
+        """Raise an error if a kernel has written outside its arrays."""
+        for memory, middle in self._around:
+            edges = np.concatenate([memory[:MARGIN], memory[middle.size + MARGIN :]])
+            assert (edges == 1).all(), "a kernel wrote outside an array"
+
+
+def product(a: Array, b: Array) -> Array:
+    """a b in float64."""
+    result: Array = a.astype(np.float64) @ b.astype(np.float64)
+    return result
+
+
+def active_set(draw: Draw) -> None:
+    n, m, q = draw.size(6), draw.size(20), draw.size()
+    search, stored = [(np.float32, np.float32), (np.float64, np.float32), (np.float64, np.float64)][
+        int(draw.rng.integers(3))
+    ]
+    atoms = draw.array(q, m, dtype=stored)
+    ridge = draw.array(q, positive=True) if draw.flag() else np.zeros(q)
+    gram = draw.keep(product(atoms, atoms.T) + np.diag(ridge))
+    x = draw.array(n, m, dtype=stored)
+    kernels.active_set(
+        x=x, c=draw.keep(product(x, atoms.T), search), gram=draw.keep(gram, search),
+        exact_gram=gram, atoms=atoms, lam=draw.keep(draw.array(q, positive=True) + 1e-300),
+        ridge=draw.keep(ridge), nonnegative=draw.flag(), tol=draw.tolerance(),
+        max_iter=int(draw.rng.integers(30)), rounding=1e-15, warm=draw.flag(),
+        **draw.rows(n, q, stored),
+    )  # fmt: skip
+
+
+def gemm(draw: Draw) -> None:
+    m, n, k = draw.size(), draw.size(), draw.size()
+    dtype, left, right = draw.dtype(), draw.flag(), draw.flag()
+    a = draw.array(*((k, m) if left else (m, k)), dtype=dtype)
+    b = draw.array(*((n, k) if right else (k, n)), dtype=dtype)
+    scale = [0.0, 1.0, -0.5][int(draw.rng.integers(3))]
+    c = draw.array(m, n, dtype=dtype)
+    kernels.gemm(a, b, c, alpha=scale, beta=scale, transpose_a=left, transpose_b=right)
+
+
+def correlate(draw: Draw) -> None:
+    n, m, q, dtype = draw.size(), draw.size(), draw.size(), draw.dtype()
+    x, atoms = draw.array(n, m, dtype=dtype), draw.array(q, m, dtype=dtype)
+    kernels.correlate(x, atoms, draw.out(n, q, dtype=dtype))
+
+
+def dictionary_sweep(draw: Draw) -> None:
+    q, m, dtype = draw.size(), draw.size(), draw.dtype()
+    kernels.dictionary_sweep(
+        draw.array(q, m, dtype=dtype), draw.array(q, q, dtype=dtype), draw.array(q, m, dtype=dtype),
+        draw.array(q, dtype=dtype, positive=True), draw.keep(draw.rng.random(q) < 0.5),
+        draw.keep(draw.rng.random(q) < 0.5), smallest=1e-10, sweeps=int(draw.rng.integers(4)),
+    )  # fmt: skip
+
+
+def truncated_products(draw: Draw) -> None:
+    n, m, dtype = draw.size(), draw.size(), draw.dtype()
+    k, p, s = draw.size(8), draw.size(8), draw.size(8)
+    limits = (n, m) if draw.flag() else (0, 0)
+    kernels.truncated_products(
+        draw.array(n, m, dtype=dtype), draw.array(n, k, dtype=dtype), draw.array(k, m, dtype=dtype),
+        draw.array(p, m, dtype=dtype), draw.array(n, s, dtype=dtype), -0.5, 1.0,
+        draw.array(limits[0], dtype=dtype, positive=True),
+        draw.array(limits[1], dtype=dtype, positive=True),
+        draw.out(n, p, dtype=dtype), draw.out(s, m, dtype=dtype),
+    )  # fmt: skip
+
+
+def huber(draw: Draw, name: str) -> None:
+    n, m, q, dtype = draw.size(4), draw.size(30), draw.size(20), draw.dtype()
+    lam_star = float(10.0 ** draw.rng.integers(-8, 8))
+    d0 = draw.array(q, m)
+    gram = product(d0, d0.T)
+
+    def padded(values: Array, multiple: int, dtype: type = np.float64) -> Array:
+        full = np.zeros((len(values), -(-values.shape[1] // multiple) * multiple))
+        full[:, : values.shape[1]] = values
+        return draw.keep(full, dtype)
+
+    getattr(kernels, name)(
+        draw.array(n, m, dtype=dtype), atoms=padded(d0, 16), features=padded(d0.T, 8),
+        single_atoms=padded(d0, 16, np.float32), single_features=padded(d0.T, 8, np.float32),
+        gram=padded(gram, 8), ridge=padded(draw.array(q, q), 8), lam_star=lam_star,
+        lam=draw.keep(draw.array(m, positive=True) + 1e-300), nonnegative=draw.flag(),
+        step_constant=float(np.abs(np.nan_to_num(gram)).sum()) + lam_star,
+        tol=draw.tolerance(), max_iter=int(draw.rng.integers(20)), **draw.rows(n, q + m, dtype),
+    )  # fmt: skip
+
+
+def program(draw: Draw, identity: bool, grams: bool, partial: bool) -> tuple[Any, int, int, int]:
+    """A random program of few layers, its features, the size of its code and its depth."""
+    depth, m, q = 1 + draw.size(3), 1 + draw.size(20), 1 + draw.size(20)
+    size = q + m if identity else q
+    levels = 0 if identity else int(draw.rng.integers(3))
+    groups = 1 + int(draw.rng.integers(size))
+    runs = [np.empty((0, 4), np.int64)]
+    for level in range(levels):
+        edges = np.unique(draw.rng.integers(0, size + 1, 6))
+        spans = np.stack([np.full(len(edges) - 1, level), edges[:-1], edges[1:]], axis=1)
+        labels = draw.rng.integers(groups, size=(len(spans), 1))
+        runs.append(np.concatenate([spans, labels], axis=1))
+
+    def stack(name: str, rows: int, columns: int) -> dict[str, Array]:
+        count = 1 + int(draw.rng.integers(2))
+        matrices = draw.array(count, rows, columns, dtype=np.float32)
+        return {name: matrices, f"{name.rstrip('s')}_of": draw.integers(0, count, depth)}
+
+    matrices: dict[str, Any] = dict.fromkeys(
+        ("grams", "gram_of", "atoms", "atoms_of", "steps", "step_of")
+    )
+    matrices |= stack("weights", q, m)
+    if grams:
+        matrices |= stack("grams", size, size)
+    else:
+        atoms = stack("atoms", q, m)
+        matrices |= {"atoms": atoms["atoms"], "atoms_of": atoms["atom_of"]}
+    if identity:
+        matrices |= stack("steps", 1, m)
+    return (
+        kernels.Program(
+            **matrices,
+            mix=draw.array(depth, 5, dtype=np.float32),
+            soft=draw.array(depth, size, dtype=np.float32, positive=True),
+            negative=draw.keep(draw.rng.random(size) < 0.5, np.float32),
+            decay=draw.array(size, dtype=np.float32),
+            units=draw.array(size, dtype=np.float32),
+            runs=draw.keep(np.concatenate(runs)),
+            thresholds=draw.array(depth, levels, groups, dtype=np.float32, positive=True),
+            widths=draw.integers(0, size + 1, depth)
+            if partial
+            else draw.integers(size, size, depth),
+            blocks=draw.keep(np.sort(draw.rng.integers(0, size, size))),
+            constants=draw.array(size, dtype=np.float32, positive=True),
+        ),
+        m,
+        size,
+        depth,
+    )
+
+
+def dense(draw: Draw) -> None:
+    identity = draw.flag()
+    arrays, m, size, _ = program(draw, identity, grams=not identity and draw.flag(), partial=False)
+    executor, n = kernels.Dense(arrays), draw.size()
+    del arrays
+    x, codes = draw.array(n, m, dtype=draw.dtype()), draw.out(n, size, dtype=np.float32)
+    executor.encode(x, 1e-30, codes, draw.out(executor.scratch(n), dtype=np.float32))
+
+
+def sparse(draw: Draw) -> None:
+    arrays, m, size, depth = program(draw, identity=False, grams=True, partial=True)
+    executor, n = kernels.Sparse(arrays), draw.size()
+    del arrays
+    x, codes = draw.array(n, m, dtype=draw.dtype()), draw.out(n, size, dtype=np.float32)
+    scratch = draw.out(executor.scratch(n), dtype=np.float32)
+    executor.encode(x, 1e-30, codes, scratch, draw.out(depth, dtype=np.int64))
+
+
+#: every kernel, by a function that calls it with random arguments
+KERNELS: dict[str, Callable[[Draw], None]] = {
+    "active_set": active_set,
+    "correlate": correlate,
+    "Dense": dense,
+    "dictionary_sweep": dictionary_sweep,
+    "gemm": gemm,
+    "huber_fista": lambda draw: huber(draw, "huber_fista"),
+    "huber_newton": lambda draw: huber(draw, "huber_newton"),
+    "Sparse": sparse,
+    "truncated_products": truncated_products,
+}
+
+
+def fuzz(name: str, calls: int, seed: int = 0) -> None:
+    """Call a kernel many times."""
+    call = KERNELS[name]
+    for number in range(calls):
+        draw = Draw(np.random.default_rng([seed, number]))
+        try:
+            with np.errstate(all="ignore"):
+                call(draw)
+            draw.check()
+        except Exception as error:
+            raise AssertionError(f"call {number} of {name}, seed {seed}: {error}") from error
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--calls", type=int, default=10_000, help="calls of each kernel")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", choices=sorted(KERNELS), help="one kernel")
+    options = parser.parse_args()
+    for name in [options.only] if options.only else sorted(KERNELS):
+        start = time.perf_counter()
+        fuzz(name, options.calls, options.seed)
+        seconds = time.perf_counter() - start
+        print(f"{name}: {options.calls} calls of the {instruction_set} module, {seconds:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
