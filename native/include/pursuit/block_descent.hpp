@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "arrays.hpp"
+#include "product.hpp"
 
 namespace pursuit {
 
@@ -57,7 +58,7 @@ public:
           v(problem.v.begin(), problem.v.end()),
           floor(q), inverse_constants(blocks), z(q), u(q), low(q), high(q), norms(blocks), a(q), b(q),
           direction(q), trial(q), trial_u(q), support(q), seen(blocks),
-          hessian(new double[static_cast<std::size_t>(q) * (q + 1 + PAD)]) {
+          hessian(new double[static_cast<std::size_t>(q) * (q + 1 + PIECE)]) {
         for (int r = 0; r < blocks; r++) {
             inverse_constants[r] = 1 / std::max(problem.constants[r], TINY);
             if (starts[r + 1] - starts[r] != 1) continue;
@@ -100,8 +101,9 @@ private:
     static constexpr double WORTHWHILE = 1e-2;
     // rounds without progress after which rounding is assumed to be the limit
     static constexpr int PATIENCE = 6;
-    // the rows of the Hessian begin at multiples of this
-    static constexpr int PAD = 8;
+    // rows of the Hessian are factorised together, in pieces of this length, which stay in registers
+    static constexpr int TOGETHER = 4;
+    static constexpr int PIECE = 2 * LANES<double>;
 
     const Matrix<const double> gram;
     const int q, blocks;
@@ -141,23 +143,24 @@ private:
         return x - clipped;
     }
 
-    /// target -= sum_p factors[p] gram[support[p]], four rows at a time.
-    void subtract_rows(double* PURSUIT_RESTRICT target, const double* factors, int number) const {
+    /// target -= sum_p factors[p] gram[support[p]] for some columns, four rows at a time.
+    void subtract_rows(double* PURSUIT_RESTRICT target, const double* factors, int number, int first,
+                       int size) const {
         int p = 0;
         for (; p + 4 <= number; p += 4) {
-            const double* PURSUIT_RESTRICT g0 = gram.row(support[p]);
-            const double* PURSUIT_RESTRICT g1 = gram.row(support[p + 1]);
-            const double* PURSUIT_RESTRICT g2 = gram.row(support[p + 2]);
-            const double* PURSUIT_RESTRICT g3 = gram.row(support[p + 3]);
+            const double* PURSUIT_RESTRICT g0 = gram.row(support[p]) + first;
+            const double* PURSUIT_RESTRICT g1 = gram.row(support[p + 1]) + first;
+            const double* PURSUIT_RESTRICT g2 = gram.row(support[p + 2]) + first;
+            const double* PURSUIT_RESTRICT g3 = gram.row(support[p + 3]) + first;
             const double f0 = factors[p], f1 = factors[p + 1], f2 = factors[p + 2], f3 = factors[p + 3];
             PURSUIT_SIMD
-            for (int j = 0; j < q; j++) target[j] -= (f0 * g0[j] + f1 * g1[j]) + (f2 * g2[j] + f3 * g3[j]);
+            for (int j = 0; j < size; j++) target[j] -= (f0 * g0[j] + f1 * g1[j]) + (f2 * g2[j] + f3 * g3[j]);
         }
         for (; p < number; p++) {
-            const double* PURSUIT_RESTRICT g = gram.row(support[p]);
+            const double* PURSUIT_RESTRICT g = gram.row(support[p]) + first;
             const double f = factors[p];
             PURSUIT_SIMD
-            for (int j = 0; j < q; j++) target[j] -= f * g[j];
+            for (int j = 0; j < size; j++) target[j] -= f * g[j];
         }
     }
 
@@ -195,7 +198,7 @@ private:
         for (int r = 0; r < blocks; r++) refresh(r);
         const int number = gather_support();
         for (int p = 0; p < number; p++) a[p] = z[support[p]];
-        subtract_rows(u.data(), a.data(), number);
+        subtract_rows(u.data(), a.data(), number, 0, q);
     }
 
     /// Repeat a greedy sweep and a Newton step until the gap is small; return how often.
@@ -269,13 +272,24 @@ private:
 
     /// ||s||^2 and w_r's for s = soft(u_r, theta w_r).
     void threshold(int r, double theta, double& square, double& slope) const {
+        if (nonnegative) {
+            threshold(r, theta, square, slope, [](double value) { return value; });
+        } else {
+            threshold(r, theta, square, slope, [](double value) { return std::abs(value); });
+        }
+    }
+
+    template <class Size>
+    void threshold(int r, double theta, double& square, double& slope, Size size) const {
+        const double* PURSUIT_RESTRICT value = u.data();
+        const double* PURSUIT_RESTRICT weight = w.data();
         double sum_of_squares = 0, product = 0;
         PURSUIT_SIMD_REDUCE(+ : sum_of_squares, product)
         for (int i = starts[r]; i < starts[r + 1]; i++) {
-            const double x = (nonnegative ? u[i] : std::abs(u[i])) - theta * w[i];
+            const double x = size(value[i]) - theta * weight[i];
             const double s = x > 0 ? x : 0.0;
             sum_of_squares += s * s;
-            product += s * w[i];
+            product += s * weight[i];
         }
         square = sum_of_squares;
         slope = product;
@@ -339,27 +353,34 @@ private:
     }
 
     /// The block with the largest promise ||e_r||^2 / L_r, e_r the distance of u_r to optimality; or -1.
-    int most_violated_block(double& promise) const {
+    int most_violated_block(double& promise) {
+        double* PURSUIT_RESTRICT squares = a.data();
+        PURSUIT_SIMD
+        for (int i = 0; i < q; i++) {
+            const double e = excess(u[i], low[i], high[i]);
+            squares[i] = e * e;
+        }
         int best = -1;
-        promise = 0;
+        double most = 0;
         for (int r = 0; r < blocks; r++) {
             double square = 0;
-            PURSUIT_SIMD_REDUCE(+ : square)
-            for (int i = starts[r]; i < starts[r + 1]; i++) {
-                const double e = excess(u[i], low[i], high[i]);
-                square += e * e;
+            int i = starts[r];
+            for (; i + 4 <= starts[r + 1]; i += 4) {
+                square += (squares[i] + squares[i + 1]) + (squares[i + 2] + squares[i + 3]);
             }
+            for (; i < starts[r + 1]; i++) square += squares[i];
             if (norms[r] == 0) {
                 if (square <= v[r] * v[r]) continue;
                 const double beyond = std::sqrt(square) - v[r];
                 square = beyond * beyond;
             }
             square *= inverse_constants[r];
-            if (square > promise) {
+            if (square > most) {
                 best = r;
-                promise = square;
+                most = square;
             }
         }
+        promise = most;
         return best;
     }
 
@@ -373,7 +394,7 @@ private:
         std::copy_n(u.data() + first, size, local_u);
         std::copy_n(z.data() + first, size, local_z);
         const bool active = norms[r] > 0;
-        if (active) add_image(r, local_z, 1, full);
+        if (active) subtract_image(r, local_z, -1, full);
         double square = 0;
         PURSUIT_SIMD_REDUCE(+ : square)
         for (int t = 0; t < size; t++) {
@@ -387,7 +408,7 @@ private:
                 // restart from zero, along the thresholded correlations
                 for (int t = 0; t < size; t++) local_z[t] = excess(full[t], floor[first + t], w[first + t]);
                 std::copy_n(full, size, local_u);
-                add_image(r, local_z, -1, local_u);
+                subtract_image(r, local_z, 1, local_u);
                 rescale(r, full, local_u, local_z);
             }
             sweep(r, local_u, local_z);
@@ -396,16 +417,16 @@ private:
         store(r, local_z);
     }
 
-    /// target += sign * G_rr z, all local to block r.
-    void add_image(int r, const double* code, double sign, double* PURSUIT_RESTRICT target) const {
+    /// target -= sign * G_rr z, all local to block r.
+    void subtract_image(int r, const double* code, double sign, double* target) {
         const int first = starts[r], size = starts[r + 1] - first;
-        for (int s = 0; s < size; s++) {
-            if (code[s] == 0) continue;
-            const double factor = sign * code[s];
-            const double* PURSUIT_RESTRICT row = gram.row(first + s) + first;
-            PURSUIT_SIMD
-            for (int t = 0; t < size; t++) target[t] += factor * row[t];
+        int number = 0;
+        for (int t = 0; t < size; t++) {
+            support[number] = first + t;
+            trial[number] = sign * code[t];
+            number += code[t] != 0;
         }
+        subtract_rows(target, trial.data(), number, first, size);
     }
 
     /// Minimise over the length of z, which a sweep on the majoriser changes too little.
@@ -437,7 +458,7 @@ private:
     /// Coordinate descent over block r, where v ||z|| <= v/2 (||z||^2 / norm + norm).
     ///
     /// The norm is that of z before the sweep. Both arguments are local to the block, and updated.
-    void sweep(int r, double* PURSUIT_RESTRICT local_u, double* PURSUIT_RESTRICT code) const {
+    void sweep(int r, double* PURSUIT_RESTRICT local_u, double* PURSUIT_RESTRICT code) {
         const int first = starts[r], size = starts[r + 1] - first;
         double ridge = 0;
         if (v[r] > 0) {
@@ -446,15 +467,18 @@ private:
             for (int t = 0; t < size; t++) square += code[t] * code[t];
             ridge = v[r] / std::sqrt(square);
         }
+        double* PURSUIT_RESTRICT inverse = trial.data();
+        for (int t = 0; t < size; t++) {
+            const double curvature = gram(first + t, first + t) + ridge;
+            // without curvature the atom is zero, and the best code as well
+            inverse[t] = curvature >= TINY ? 1 / curvature : 0.0;
+        }
         for (int t = 0; t < size; t++) {
             const int i = first + t;
             const double* PURSUIT_RESTRICT row = gram.row(i) + first;
-            const double diagonal = row[t];
-            double value = excess(local_u[t] + diagonal * code[t], floor[i], w[i]);
-            if (value == 0 && code[t] == 0) continue;
-            // without curvature the atom is zero, and the best code as well
-            value = diagonal + ridge > 0 ? value / (diagonal + ridge) : 0.0;
-            const double change = value - code[t];
+            const double pull = excess(local_u[t] + row[t] * code[t], floor[i], w[i]);
+            if (pull == 0 && code[t] == 0) continue;
+            const double value = pull * inverse[t], change = value - code[t];
             code[t] = value;
             PURSUIT_SIMD
             for (int s = 0; s < size; s++) local_u[s] -= change * row[s];
@@ -472,7 +496,7 @@ private:
             b[number] = change;
             number += change != 0;
         }
-        subtract_rows(u.data(), b.data(), number);
+        subtract_rows(u.data(), b.data(), number, 0, q);
         refresh(r);
     }
 
@@ -553,13 +577,14 @@ private:
     /// H = G_AA + sum_r v_r (I / ||z_r|| - z_r z_r' / ||z_r||^3). Unless `exact`, the last term is
     /// omitted; H then belongs to a quadratic function that majorises the objective.
     void assemble(bool exact) {
-        stride = (count + 1 + PAD - 1) / PAD * PAD;
+        stride = (count + PIECE) / PIECE * PIECE;
         for (int p = 0; p < count; p++) {
             const int i = support[p];
             const double* PURSUIT_RESTRICT row = gram.row(i);
             double* PURSUIT_RESTRICT target = hessian_row(p);
-            for (int s = p; s < count; s++) target[s] = row[support[s]];
+            for (int s = p / PIECE * PIECE; s < count; s++) target[s] = row[support[s]];
             target[count] = u[i] - low[i];
+            std::fill(target + count + 1, target + stride, 0.0);
         }
         double* unit = a.data();
         for_active_blocks([&](int r, int begin, int end) {
@@ -583,25 +608,12 @@ private:
     /// quadratic objective. Return whether H is singular.
     bool solve_normal(double& promise) {
         bool flat = false;
-        for (int p = 0; p < count; p++) {
-            double* PURSUIT_RESTRICT row = hessian_row(p);
-            const double diagonal = row[p];
-            eliminate(p);
-            double pivot = row[p];
-            if (!(pivot > PIVOT * diagonal)) {
-                flat = true;
-                pivot = FLAT * diagonal;
-                // a row without a pivot holds only rounding errors, which must not be magnified
-                for (int j = p + 1; j < count; j++) row[j] = 0;
-            }
-            const double inverse = pivot > 0 ? 1 / std::sqrt(pivot) : 0.0;
-            PURSUIT_SIMD
-            for (int j = p; j <= count; j++) row[j] *= inverse;
-            row[p] = inverse;
-        }
+        int p = 0;
+        for (; p + TOGETHER <= count; p += TOGETHER) flat |= factorise<TOGETHER>(p);
+        for (; p < count; p++) flat |= factorise<1>(p);
         promise = 0;
         double* PURSUIT_RESTRICT d = direction.data();
-        for (int p = count - 1; p >= 0; p--) {
+        for (p = count - 1; p >= 0; p--) {
             const double* PURSUIT_RESTRICT row = hessian_row(p);
             double rest = row[count];
             promise += 0.5 * rest * rest;
@@ -612,25 +624,60 @@ private:
         return flat;
     }
 
-    /// Subtract from row p of the factor what the rows above it explain, four at a time.
-    void eliminate(int p) {
+    /// Compute ROWS rows of the factor, from p on; return whether one has no pivot.
+    template <int ROWS>
+    bool factorise(int p) {
+        double diagonal[ROWS];
+        for (int i = 0; i < ROWS; i++) diagonal[i] = hessian_row(p + i)[p + i];
+        for (int j = p / PIECE * PIECE; j < stride; j += PIECE) eliminate<ROWS>(p, j);
+        bool flat = false;
+        for (int i = 0; i < ROWS; i++) {
+            double* PURSUIT_RESTRICT row = hessian_row(p + i);
+            for (int k = 0; k < i; k++) {
+                const double* PURSUIT_RESTRICT above = hessian_row(p + k);
+                const double factor = above[p + i];
+                PURSUIT_SIMD
+                for (int j = p + i; j <= count; j++) row[j] -= factor * above[j];
+            }
+            flat |= divide_by_pivot(p + i, diagonal[i]);
+        }
+        return flat;
+    }
+
+    /// Subtract from a piece of ROWS rows what all rows above p explain. What it computes left of the
+    /// diagonal is not used.
+    template <int ROWS>
+    void eliminate(int p, int start) {
+        double sums[ROWS][PIECE];
+        for (int i = 0; i < ROWS; i++) copy<PIECE>(hessian_row(p + i) + start, sums[i]);
+        const double* PURSUIT_RESTRICT above = hessian_row(0);
+        for (int t = 0; t < p; t++, above += stride) {
+            for (int i = 0; i < ROWS; i++) {
+                const double factor = above[p + i];
+                PURSUIT_SIMD
+                for (int j = 0; j < PIECE; j++) sums[i][j] -= factor * above[start + j];
+            }
+        }
+        for (int i = 0; i < ROWS; i++) copy<PIECE>(sums[i], hessian_row(p + i) + start);
+    }
+
+    /// Divide row p of the factor by the root of its pivot, whose inverse is stored on the diagonal.
+    ///
+    /// Return whether there is no curvature, compared with the entry before the elimination.
+    bool divide_by_pivot(int p, double diagonal) {
         double* PURSUIT_RESTRICT row = hessian_row(p);
-        int t = 0;
-        for (; t + 4 <= p; t += 4) {
-            const double* PURSUIT_RESTRICT h0 = hessian_row(t);
-            const double* PURSUIT_RESTRICT h1 = hessian_row(t + 1);
-            const double* PURSUIT_RESTRICT h2 = hessian_row(t + 2);
-            const double* PURSUIT_RESTRICT h3 = hessian_row(t + 3);
-            const double f0 = h0[p], f1 = h1[p], f2 = h2[p], f3 = h3[p];
-            PURSUIT_SIMD
-            for (int j = p; j <= count; j++) row[j] -= (f0 * h0[j] + f1 * h1[j]) + (f2 * h2[j] + f3 * h3[j]);
+        double pivot = row[p];
+        const bool flat = !(pivot > PIVOT * diagonal);
+        if (flat) {
+            pivot = FLAT * diagonal;
+            // a row without a pivot holds only rounding errors, which must not be magnified
+            std::fill(row + p + 1, row + count, 0.0);
         }
-        for (; t < p; t++) {
-            const double* PURSUIT_RESTRICT h = hessian_row(t);
-            const double f = h[p];
-            PURSUIT_SIMD
-            for (int j = p; j <= count; j++) row[j] -= f * h[j];
-        }
+        const double inverse = pivot > 0 ? 1 / std::sqrt(pivot) : 0.0;
+        PURSUIT_SIMD
+        for (int j = p; j <= count; j++) row[j] *= inverse;
+        row[p] = inverse;
+        return flat;
     }
 
     /// Step along the direction to the minimum of the objective; return its change.
@@ -712,7 +759,7 @@ private:
     double try_step(double step, bool clip, double collapse) {
         set_trial(step, clip, collapse);
         std::copy_n(c, q, trial_u.data());
-        subtract_rows(trial_u.data(), trial.data(), count);
+        subtract_rows(trial_u.data(), trial.data(), count, 0, q);
         double change = 0;
         for_active_blocks([&](int r, int begin, int end) {
             double square = 0, growth = 0;

@@ -51,14 +51,14 @@ class _Kernel:
     def solve_tile(self, x: Array, rows: Rows) -> None:
         signals = x.astype(np.float64)
         c, energy = correlations(signals, self.atoms), np.square(signals).sum(axis=1)
-        codes = rows.codes[:, self.order].astype(np.float64)
+        codes = rows.codes[:, self.order].astype(np.float64, order="C")
         # rounding the codes costs a little of the certified accuracy
         self._descend(c, energy, rows._replace(codes=codes), 0.9 * self.tol, self.max_iter)
         rows.gap[:] += ROUNDING * rows.objective
         rows.codes[:, self.order] = codes
         if x.dtype == np.float32:
             # the dual point of the exact codes certifies the rounded ones, see `round_codes`
-            stored = rows.codes[:, self.order].astype(np.float64)
+            stored = rows.codes[:, self.order].astype(np.float64, order="C")
             rounded = Rows(stored, *(np.empty_like(array) for array in rows[1:]))
             self._descend(c, energy, rounded, 0.0, 0)
             rows.gap[:] += np.maximum(rounded.objective - rows.objective, 0.0)
