@@ -58,7 +58,8 @@ PURSUIT_INLINE Tile<T, R, P> tile_product(int depth, const T* PURSUIT_RESTRICT a
                                           std::ptrdiff_t column, const T* PURSUIT_RESTRICT b,
                                           std::ptrdiff_t panel) {
     Tile<T, R, P> sum = {};
-    for (int k = 0; k < depth; k++) {
+    for (int k = 0; k < depth; k++, a += column, b += TILE_COLUMNS<T>) {
+        if (R == 1 && *a == 0) continue;  // a single row waits for the memory of B
         PURSUIT_UNROLL
         for (int p = 0; p < P; p++) {
             const Pack<T> left = load(b + p * panel), right = load(b + p * panel + LANES<T>);
@@ -69,8 +70,6 @@ PURSUIT_INLINE Tile<T, R, P> tile_product(int depth, const T* PURSUIT_RESTRICT a
                 sum.at[r][2 * p + 1] += factor * right;
             }
         }
-        a += column;
-        b += TILE_COLUMNS<T>;
     }
     return sum;
 }
@@ -121,20 +120,18 @@ void pack_rows(const Operand<T>& a, T* PURSUIT_RESTRICT panels) {
 
 namespace detail {
 
-/// R rows of A, from row i on, by all panels of B. Few rows take several panels at once, since a sum
-/// can only continue when the last one is finished.
-template <int R, class T, class Finish>
-PURSUIT_INLINE void strip_product(int i, int columns, int depth, const T* a, std::ptrdiff_t row,
+/// R rows of A, from row i on, by the panels of B from column j on, P at a time.
+///
+/// Few rows take several panels at once, since a sum can only continue when the last addition is done.
+template <int R, int P, class T, class Finish>
+PURSUIT_INLINE void strip_product(int i, int j, int columns, int depth, const T* a, std::ptrdiff_t row,
                                   std::ptrdiff_t column, const T* panels, const Finish& finish) {
-    constexpr int P = R == 1 ? 4 : R == 2 ? 2 : 1, width = TILE_COLUMNS<T>;
+    constexpr int width = TILE_COLUMNS<T>;
     const std::ptrdiff_t panel = static_cast<std::ptrdiff_t>(depth) * width;
-    int j = 0;
-    for (; P > 1 && j + (P - 1) * width < columns; j += P * width, panels += P * panel) {
-        finish(i, j, tile_product<T, R, P>(depth, a, row, column, panels, panel));
+    for (; j + (P - 1) * width < columns; j += P * width) {
+        finish(i, j, tile_product<T, R, P>(depth, a, row, column, panels + j / width * panel, panel));
     }
-    for (; j < columns; j += width, panels += panel) {
-        finish(i, j, tile_product<T, R, 1>(depth, a, row, column, panels, panel));
-    }
+    if constexpr (P > 1) strip_product<R, P / 2>(i, j, columns, depth, a, row, column, panels, finish);
 }
 
 }  // namespace detail
@@ -163,11 +160,11 @@ void for_tiles(int rows, int columns, int depth, const T* a, std::ptrdiff_t row,
     row = packed ? 1 : row;
     const int column = packed ? TILE_ROWS : 1;
     switch (rows - full) {
-        case 5: return detail::strip_product<5>(full, columns, depth, a, row, column, panels, finish);
-        case 4: return detail::strip_product<4>(full, columns, depth, a, row, column, panels, finish);
-        case 3: return detail::strip_product<3>(full, columns, depth, a, row, column, panels, finish);
-        case 2: return detail::strip_product<2>(full, columns, depth, a, row, column, panels, finish);
-        case 1: return detail::strip_product<1>(full, columns, depth, a, row, column, panels, finish);
+        case 5: return detail::strip_product<5, 1>(full, 0, columns, depth, a, row, column, panels, finish);
+        case 4: return detail::strip_product<4, 1>(full, 0, columns, depth, a, row, column, panels, finish);
+        case 3: return detail::strip_product<3, 1>(full, 0, columns, depth, a, row, column, panels, finish);
+        case 2: return detail::strip_product<2, 2>(full, 0, columns, depth, a, row, column, panels, finish);
+        case 1: return detail::strip_product<1, 4>(full, 0, columns, depth, a, row, column, panels, finish);
         default: return;
     }
 }

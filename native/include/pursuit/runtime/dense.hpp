@@ -15,13 +15,13 @@
 
 namespace pursuit::runtime {
 
-/// How v becomes a code and the next point. All arrays have rows of `width` coefficients.
+/// How v becomes a code and the next point. The rows of all arrays are `stride` apart.
 ///
 /// `previous` holds z' on entry and the new code on return; z is the code before the layer.
 struct Update {
     float a1, a2, next_c1, next_c2;
     const float *soft, *low;
-    std::ptrdiff_t width;
+    std::ptrdiff_t stride;
     float *z, *previous, *point;
 
     /// Call v(r, k, at) for vector k of row r of a tile, which belongs to the coefficients `at`, and take
@@ -34,7 +34,7 @@ struct Update {
             const Pack<float> high = load(soft + column), lowest = load(low + column);
             PURSUIT_UNROLL
             for (int r = 0; r < R; r++) {
-                const std::ptrdiff_t at = (i + r) * width + column;
+                const std::ptrdiff_t at = (i + r) * stride + column;
                 const Pack<float> old = load(z + at);
                 const Pack<float> code = shrink(v(r, k, at) + a1 * old + a2 * load(previous + at), high, lowest);
                 store(previous + at, code);
@@ -62,7 +62,7 @@ struct FinishGram {
 struct FinishPlain {
     float a1, c1, e;
     const float *soft, *low;
-    std::ptrdiff_t width;
+    std::ptrdiff_t stride;
     const float *signal, *z;
     float* next;
 
@@ -74,7 +74,7 @@ struct FinishPlain {
             const Pack<float> high = load(soft + column), lowest = load(low + column);
             PURSUIT_UNROLL
             for (int r = 0; r < R; r++) {
-                const std::ptrdiff_t at = (i + r) * width + column;
+                const std::ptrdiff_t at = (i + r) * stride + column;
                 const Pack<float> v = e * load(signal + at) + a1 * load(z + at) - c1 * tile.at[r][k];
                 store(next + at, shrink(v, high, lowest));
             }
@@ -142,6 +142,7 @@ public:
           q(program.size),
           first(program.steps.count > 0 ? q - m : q),
           width(padded(first) + padded(q - first)),
+          stride(width % 256 == 0 ? width + TILE_COLUMNS<float> : width),
           momentum(program.momentum()),
           mix(program.mix.begin(), program.mix.end()),
           weights(program.weights, true),
@@ -191,7 +192,7 @@ public:
 
 private:
     // The codes of a block and what belongs to them stay in the second-level cache beside G.
-    static constexpr int BLOCK_NUMBERS = 6 * 1024, LEAST_ROWS = 24, MOST_ROWS = 96;
+    static constexpr int BLOCK_NUMBERS = 6 * 1024, LEAST_ROWS = 12, MOST_ROWS = 96;
 
     struct Buffers {
         Matrix<float> x, signal, z, previous, point, next;
@@ -199,17 +200,18 @@ private:
 
         Buffers(const Dense& d, int rows, Arena& arena)
             : x(arena.take(rows, padded(d.m))),
-              signal(arena.take(rows, d.atoms.count() > 0 ? padded(d.m) : d.width)),
-              z(arena.take(rows, d.width)),
-              previous(arena.take(rows, d.width)),
-              point(arena.take(rows, d.width)),
-              next(arena.take(rows, d.width)),
+              signal(arena.take(rows, d.atoms.count() > 0 ? padded(d.m) : d.stride)),
+              z(arena.take(rows, d.stride)),
+              previous(arena.take(rows, d.stride)),
+              point(arena.take(rows, d.stride)),
+              next(arena.take(rows, d.stride)),
               factors(arena.take(d.shrinkage.group_count())) {}
     };
 
     const int m, q;
     const int first;  // the coefficients before the identity block
     const int width;  // of a row of codes, each part filled up to whole panels
+    const int stride;  // the distance of rows: at a power of two they would compete for cache lines
     const bool momentum;
     const std::vector<Mix> mix;
     const PackedStack weights, grams, atoms;
@@ -228,7 +230,7 @@ private:
     Update update(int t, const Buffers& b, const Matrix<float>& point) const {
         const Mix next = t + 1 < depth() ? mix[t + 1] : Mix{};
         return {mix[t].a1, mix[t].a2, next.c1, next.c2, shrinkage.soft(t), shrinkage.low(t),
-                width, b.z.data, b.previous.data, point.data};
+                stride, b.z.data, b.previous.data, point.data};
     }
 
     Matrix<float> through_gram(int rows, Buffers& b) const {
@@ -246,7 +248,7 @@ private:
                 std::swap(b.point, b.next);
             } else {
                 const Mix& k = mix[t];
-                multiply(t, rows, b.z, FinishPlain{k.a1, k.c1, k.e, shrinkage.soft(t), shrinkage.low(t), width,
+                multiply(t, rows, b.z, FinishPlain{k.a1, k.c1, k.e, shrinkage.soft(t), shrinkage.low(t), stride,
                                                    b.signal.data, b.z.data, b.next.data});
                 if (shrinkage.has_groups()) {
                     for (int row = 0; row < rows; row++) shrinkage.shrink_groups(t, b.next.row(row), b.factors);
@@ -299,10 +301,10 @@ private:
     void shrink_groups(int t, int rows, const Update& layer, float* factors) const {
         if (!shrinkage.has_groups()) return;
         for (int row = 0; row < rows; row++) {
-            float* PURSUIT_RESTRICT code = layer.previous + row * layer.width;
+            float* PURSUIT_RESTRICT code = layer.previous + row * layer.stride;
             shrinkage.shrink_groups(t, code, factors);
-            const float* PURSUIT_RESTRICT old = layer.z + row * layer.width;
-            float* PURSUIT_RESTRICT point = layer.point + row * layer.width;
+            const float* PURSUIT_RESTRICT old = layer.z + row * layer.stride;
+            float* PURSUIT_RESTRICT point = layer.point + row * layer.stride;
             PURSUIT_SIMD
             for (int i = 0; i < width; i++) point[i] = layer.next_c1 * code[i] + layer.next_c2 * old[i];
         }

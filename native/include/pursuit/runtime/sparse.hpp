@@ -21,10 +21,11 @@ public:
         : m(program.features),
           q(program.size),
           width(padded(q)),
+          stride(width % 256 == 0 ? width + TILE_COLUMNS<float> : width),
           mix(program.mix.begin(), program.mix.end()),
           weights(program.weights, true),
           shrinkage(program, q),
-          grams(static_cast<std::size_t>(program.grams.count) * q * width),
+          grams(static_cast<std::size_t>(program.grams.count) * q * stride),
           gram_of(program.grams.of.begin(), program.grams.of.end()),
           widths(program.widths.begin(), program.widths.end()),
           blocks(program.blocks.begin(), program.blocks.end()),
@@ -32,9 +33,9 @@ public:
           units(program.units.begin(), program.units.end()) {
         for (int k = 0; k < program.grams.count; k++) {
             const Matrix<const float> gram = program.grams[k];
-            float* rows = grams.data() + static_cast<std::size_t>(k) * q * width;
+            float* rows = grams.data() + static_cast<std::size_t>(k) * q * stride;
             for (int i = 0; i < q; i++) {
-                for (int j = 0; j < q; j++) rows[static_cast<std::size_t>(j) * width + i] = gram(i, j);
+                for (int j = 0; j < q; j++) rows[static_cast<std::size_t>(j) * stride + i] = gram(i, j);
             }
         }
     }
@@ -76,7 +77,6 @@ public:
 
 private:
     static constexpr int BLOCK = 48;
-    static constexpr int LANES_OF_BITS = 16;  // numbers are counted in whole vectors
 
     struct Buffers {
         Matrix<float> x, signals;
@@ -91,12 +91,13 @@ private:
               candidate(arena.take(s.width)),
               u(arena.take(s.width)),
               u_previous(arena.take(s.width)),
-              sizes(arena.take(s.width + LANES_OF_BITS)),
+              sizes(arena.take(s.width)),
               gains(arena.take(std::max(s.q, s.shrinkage.group_count()))),
               chosen(reinterpret_cast<int*>(arena.take(s.width + 4))) {}
     };
 
     const int m, q, width;
+    const int stride;  // the distance of rows of G': at a power of two they would compete for cache lines
     const std::vector<Mix> mix;
     const PackedStack weights;
     const Shrinkage shrinkage;
@@ -105,7 +106,7 @@ private:
     const std::vector<float> constants, units;
 
     const float* gram_row(int t, int j) const {
-        return grams.data() + (static_cast<std::size_t>(gram_of[t]) * q + j) * width;
+        return grams.data() + (static_cast<std::size_t>(gram_of[t]) * q + j) * stride;
     }
 
     void encode_row(int row, int most, Buffers& b, std::int64_t* changes) const {
@@ -146,39 +147,45 @@ private:
 
     /// All coefficients that would change.
     int choose_changed(Buffers& b) const {
-        int count = 0;
-        for (int i = 0; i < q; i++) {
-            b.chosen[count] = i;
-            count += b.candidate[i] != b.z[i];
-        }
-        return count;
+        find_sizes(b);
+        return list_above(0, b);
     }
 
     /// The `most` coefficients that would change most.
     int choose_largest(int most, Buffers& b) const {
+        const int changed = find_sizes(b);
+        if (changed <= most) return list_above(0, b);
+        int ties = 0;
+        const std::int32_t bound = find_bound(b.sizes, width, changed, most, ties);
+        int count = list_above(bound, b);
+        for (int i = 0; i < q && ties > 0; i++) {
+            if (bits(b.sizes[i]) != bound) continue;
+            b.chosen[count++] = i;
+            ties--;
+        }
+        return count;
+    }
+
+    /// sizes = |candidate - z|; return how many are positive.
+    int find_sizes(const Buffers& b) const {
+        for (int i = 0; i < width; i += LANES<float>) {
+            const Pack<float> change = load(b.candidate + i) - load(b.z + i);
+            store(b.sizes + i, larger(change, Pack<float>{} - change));
+        }
+        int count = 0;
+        PURSUIT_SIMD_REDUCE(+ : count)
+        for (int i = 0; i < width; i++) count += bits(b.sizes[i]) > 0;
+        return count;
+    }
+
+    /// List the coefficients whose sizes exceed a bound, both as bits: with floats it takes branches.
+    int list_above(std::int32_t bound, Buffers& b) const {
         int count = 0;
         for (int i = 0; i < q; i++) {
-            const float size = std::abs(b.candidate[i] - b.z[i]);
             b.chosen[count] = i;
-            b.sizes[count] = size;
-            count += size > 0;
+            count += bits(b.sizes[i]) > bound;
         }
-        if (count <= most) return count;
-        const int length = (count + LANES_OF_BITS - 1) / LANES_OF_BITS * LANES_OF_BITS;
-        std::fill(b.sizes + count, b.sizes + length, 0.0f);
-        int ties = 0, kept = 0;
-        const std::int32_t bound = find_bound(b.sizes, length, count, most, ties);
-        for (int k = 0; k < count; k++) {
-            const std::int32_t size = bits(b.sizes[k]);
-            bool taken = size > bound;
-            if (ties > 0 && size == bound) {
-                taken = true;
-                ties--;
-            }
-            b.chosen[kept] = b.chosen[k];
-            kept += taken;
-        }
-        return kept;
+        return count;
     }
 
     static std::int32_t bits(float value) {
