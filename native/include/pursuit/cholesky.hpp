@@ -35,15 +35,15 @@ private:
     static constexpr int ROWS = 4, REGISTERS = 2, WIDTH = REGISTERS * LANES<double>, PAD = 8;
 
     const std::ptrdiff_t stride;
-    Lines<double> matrix;  // of finished rows: DU; left of the diagonal and beyond column n nothing
-    Lines<double> factor;  // U
+    AlignedVector<double> matrix;  // of finished rows: DU; left of the diagonal and beyond column n nothing
+    AlignedVector<double> factor;  // U
 
     std::size_t size() const { return static_cast<std::size_t>(stride) * stride; }
     double* unit(int i) { return factor.data() + i * stride; }
 
     /// Subtract what all rows above `top` contribute to four rows, on the columns of some registers.
     void subtract_finished(int top, int j) {
-        Lanes<double> sums[ROWS][REGISTERS];
+        Pack<double> sums[ROWS][REGISTERS];
         PURSUIT_UNROLL
         for (int r = 0; r < ROWS; r++) {
             PURSUIT_UNROLL
@@ -54,7 +54,7 @@ private:
         for (int k = 0; k < top; k++, finished += stride, factors += stride) {
             PURSUIT_UNROLL
             for (int v = 0; v < REGISTERS; v++) {
-                const Lanes<double> values = load(finished + v * LANES<double>);
+                const Pack<double> values = load(finished + v * LANES<double>);
                 PURSUIT_UNROLL
                 for (int r = 0; r < ROWS; r++) sums[r][v] -= factors[r] * values;
             }
@@ -62,7 +62,7 @@ private:
         PURSUIT_UNROLL
         for (int r = 0; r < ROWS; r++) {
             PURSUIT_UNROLL
-            for (int v = 0; v < REGISTERS; v++) store<double>(sums[r][v], row(top + r) + j + v * LANES<double>);
+            for (int v = 0; v < REGISTERS; v++) store<double>(row(top + r) + j + v * LANES<double>, sums[r][v]);
         }
     }
 
@@ -75,7 +75,7 @@ private:
         if (!(pivot > 0)) return false;
         const double inverse = 1 / pivot;
         double* scaled = unit(i) + first;
-        for (int j = 0; j < length; j += LANES<double>) store<double>(inverse * load(current + j), scaled + j);
+        for (int j = 0; j < length; j += LANES<double>) store<double>(scaled + j, inverse * load(current + j));
         return true;
     }
 
@@ -83,10 +83,10 @@ private:
     void substitute(int top, int n, double* solution) {
         const int end = std::min(top + ROWS, n);
         const double* u = unit(top);
-        Lanes<double> sums[ROWS] = {};
+        Pack<double> sums[ROWS] = {};
         int j = top + ROWS;
         for (; j + LANES<double> <= n; j += LANES<double>) {
-            const Lanes<double> values = load(solution + j);
+            const Pack<double> values = load(solution + j);
             PURSUIT_UNROLL
             for (int r = 0; r < ROWS; r++) sums[r] += values * load(u + r * stride + j);
         }

@@ -99,11 +99,11 @@ public:
     const HuberProblem& p;
     const Matrix<const T> atoms;
     const int q, width;
-    Lines<T> x;            // the signal
-    Lines<T> residual;     // r = x - s D0
-    Lines<T> dual;         // nu = clip(r, -lam, lam), or min(r, lam) if non-negative
-    Lines<T> thresholds;   // lam, 1 in the padding
-    Lines<T> correlation;  // u = D0 nu
+    AlignedVector<T> x;            // the signal
+    AlignedVector<T> residual;     // r = x - s D0
+    AlignedVector<T> dual;         // nu = clip(r, -lam, lam), or min(r, lam) if non-negative
+    AlignedVector<T> thresholds;   // lam, 1 in the padding
+    AlignedVector<T> correlation;  // u = D0 nu
 
     /// r = x - s D0, nu and u; return the Huber value sum_i nu_i (r_i - nu_i/2).
     double renew(const double* scores) {
@@ -165,7 +165,7 @@ private:
     int uses = 0;     // coefficients that are not zero: their atoms and values
     std::vector<int> used;
     std::vector<T> factors;
-    Lines<T> sums;  // of every atom one register
+    AlignedVector<T> sums;  // of every atom one register
 
     static int block_of(int atoms) {
         const int fitting = 16384 / (static_cast<int>(sizeof(T)) * std::max(atoms, 1));
@@ -222,10 +222,10 @@ private:
             values[k] = factors[first + k];
         }
         for (; i < end; i += LANES<T>) {
-            Lanes<T> rest = load(out + i);
+            Pack<T> rest = load(out + i);
             PURSUIT_UNROLL
             for (int k = 0; k < SIZE; k++) rest -= values[k] * load(rows[k] + i);
-            store<T>(rest, out + i);
+            store<T>(out + i, rest);
         }
     }
 
@@ -237,7 +237,7 @@ private:
     template <int SIZE>
     void correlate_group(int first, int i, int end, const T* vector) {
         const T* rows[SIZE];
-        Lanes<T> totals[SIZE];
+        Pack<T> totals[SIZE];
         T* memory = sums.data() + first * LANES<T>;
         PURSUIT_UNROLL
         for (int k = 0; k < SIZE; k++) {
@@ -245,12 +245,12 @@ private:
             totals[k] = load(memory + k * LANES<T>);
         }
         for (; i < end; i += LANES<T>) {
-            const Lanes<T> values = load(vector + i);
+            const Pack<T> values = load(vector + i);
             PURSUIT_UNROLL
             for (int k = 0; k < SIZE; k++) totals[k] += values * load(rows[k] + i);
         }
         PURSUIT_UNROLL
-        for (int k = 0; k < SIZE; k++) store<T>(totals[k], memory + k * LANES<T>);
+        for (int k = 0; k < SIZE; k++) store<T>(memory + k * LANES<T>, totals[k]);
     }
 
     /// nu on the features i to end; return their Huber value.
@@ -279,21 +279,22 @@ private:
 /// out = -values A on SIZE registers of columns from i on.
 template <int SIZE>
 inline void negative_product(const double* values, const Matrix<const double>& a, int i, double* out) {
-    Lanes<double> sums[SIZE] = {};
+    Pack<double> sums[SIZE] = {};
     for (int j = 0; j < a.rows; j++) {
         const double* row = a.row(j) + i;
         PURSUIT_UNROLL
         for (int v = 0; v < SIZE; v++) sums[v] -= values[j] * load(row + v * LANES<double>);
     }
     PURSUIT_UNROLL
-    for (int v = 0; v < SIZE; v++) store<double>(sums[v], out + i + v * LANES<double>);
+    for (int v = 0; v < SIZE; v++) store<double>(out + i + v * LANES<double>, sums[v]);
 }
 
 /// p = -(D0 D0' + lam_star I)^-1 g: an alternating minimisation, q^2 multiplications.
 inline void ridge_step(const HuberProblem& p, const double* gradient, double* step) {
+    constexpr int LONG = 8 * LANES<double>, SHORT = 2 * LANES<double>;
     int i = 0;
-    for (; i + 8 * LANES<double> <= p.depth(); i += 8 * LANES<double>) negative_product<8>(gradient, p.ridge, i, step);
-    for (; i < p.depth(); i += 2 * LANES<double>) negative_product<2>(gradient, p.ridge, i, step);
+    for (; i + LONG <= p.depth(); i += LONG) negative_product<8>(gradient, p.ridge, i, step);
+    for (; i < p.depth(); i += SHORT) negative_product<2>(gradient, p.ridge, i, step);
 }
 
 /// The driver. A `Descent<T>` has, in the precision T of its passes,
@@ -327,8 +328,8 @@ private:
     HuberPasses<double> exact;
     Descent<float> coarse;
     Descent<double> fine;
-    Lines<double> memory;  // the scores in double
-    Lines<double> slope;   // a gradient, or a difference of scores
+    AlignedVector<double> memory;  // the scores in double
+    AlignedVector<double> slope;   // a gradient, or a difference of scores
     std::vector<double> inverse;  // 1 / (G_jj + lam_star)
     X* scores = nullptr;
     X* outliers = nullptr;
@@ -349,8 +350,8 @@ private:
         finish(objective, gap);
         double tol = Descent<double>::DOUBLE_SHARE * p.tol;
         std::int64_t attempt = 0;
-        // false for NaN
-        while (gap > p.tol * std::max(objective, 1e-300) && attempt < Descent<double>::ATTEMPTS && done < p.max_iter) {
+        const auto missed = [&] { return gap > p.tol * std::max(objective, 1e-300); };  // false for NaN
+        while (missed() && attempt < Descent<double>::ATTEMPTS && done < p.max_iter) {
             done += fine.descend(code, tol, p.max_iter - done, warm);
             finish(objective, gap);
             tol *= 0.25;

@@ -71,9 +71,9 @@ private:
     const HuberProblem& p;
     HuberPasses<T>& passes;
     const int q;
-    Lines<double> forward;  // the extrapolated point y
-    Lines<double> gradient;
-    Lines<double> step;  // s+ - y
+    AlignedVector<double> forward;  // the extrapolated point y
+    AlignedVector<double> gradient;
+    AlignedVector<double> step;  // s+ - y
 
     /// s+ minimises g(y) (s+ - y) + ||s+ - y||_M^2 / 2, where M majorises the Hessian: the step
     /// constant for robust NMF, whose constraint needs a diagonal matrix; D0 D0' + lam_star I for

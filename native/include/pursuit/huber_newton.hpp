@@ -27,7 +27,8 @@ public:
 
     HuberNewton(const HuberProblem& problem, HuberPasses<T>& passes)
         : p(problem), passes(passes), q(p.q()), gradient(p.depth()), step(p.depth()), change(passes.width),
-          gram(p.dictionary<T>(), p.gram), known(q), system(q), free(q), state(q), wrong(q), local(q), target(q) {}
+          gram(p.dictionary<T>(), p.gram), known(q), system(q), free(q), state(q), wrong(q), local(q),
+          target(q) {}
 
     /// See `HuberSolver`.
     std::int64_t descend(double* scores, double tol, std::int64_t max_iter, bool warm) {
@@ -68,8 +69,8 @@ private:
     HuberPasses<T>& passes;
     const int q;
     double* code = nullptr;
-    Lines<double> gradient, step;
-    Lines<T> change;  // -p D0 for a step p
+    AlignedVector<double> gradient, step;
+    AlignedVector<T> change;  // -p D0 for a step p
 
     // The model of a step. Known atoms had a positive score or a negative gradient since `gram` was
     // begun; arrays that follow it are indexed by its positions.

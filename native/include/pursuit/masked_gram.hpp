@@ -106,9 +106,9 @@ private:
     std::vector<T> roots;  // of weights
 
     std::vector<const T*> sources;  // of one chunk
-    Lines<T> panel;
-    Lines<T> masked;  // one atom on the features inside
-    Lines<double> memory;
+    AlignedVector<T> panel;
+    AlignedVector<T> masked;  // one atom on the features inside
+    AlignedVector<double> memory;
 
     void clear() {
         for (int b = 0; b < count; b++) std::fill_n(row(b), b + 1, 0.0);
@@ -178,10 +178,10 @@ private:
         for (int i = 0; i < m; i++) values[i] = inside[i] ? atom[i] : T(0);
         for (int c = 0; c <= b; c += 4) {
             const T* others[4];
-            Lanes<T> sums[4] = {};
+            Pack<T> sums[4] = {};
             for (int k = 0; k < 4; k++) others[k] = d.atoms.row(positions[std::min(c + k, b)]);
             for (int i = 0; i < d.atoms.columns; i += LANES<T>) {
-                const Lanes<T> value = load(values + i);
+                const Pack<T> value = load(values + i);
                 PURSUIT_UNROLL
                 for (int k = 0; k < 4; k++) sums[k] += value * load(others[k] + i);
             }
@@ -231,10 +231,10 @@ private:
     template <int R, int V>
     int add_tile(int a, int b, int length, double sign) {
         const T* const* features = sources.data();
-        Lanes<T> sums[R][V] = {};
+        Pack<T> sums[R][V] = {};
         for (int t = 0; t < length; t++) {
             const T* feature = features[t];
-            Lanes<T> values[V];
+            Pack<T> values[V];
             PURSUIT_UNROLL
             for (int v = 0; v < V; v++) values[v] = load(feature + b + v * LANES<T>);
             PURSUIT_UNROLL
@@ -249,7 +249,7 @@ private:
             PURSUIT_UNROLL
             for (int v = 0; v < V; v++) {
                 T values[LANES<T>];
-                store<T>(sums[r][v], values);
+                store<T>(values, sums[r][v]);
                 double* PURSUIT_RESTRICT out = row(a + r) + b + v * LANES<T>;
                 PURSUIT_SIMD
                 for (int l = 0; l < LANES<T>; l++) out[l] += sign * values[l];
