@@ -77,9 +77,9 @@ public:
             energy = rows.energy[k];
             double* code = rows.codes.row(k);
             begin(code);
-            rows.iterations[k] = solve_row();
+            rows.iterations[k] = max_iter > 0 ? solve_row() : 0;
             std::copy_n(z.data(), q, code);
-            begin(code);
+            if (rows.iterations[k] > 0) begin(code);  // without the rounding of all updates of u
             certify(rows.objective[k], rows.gap[k]);
         }
     }
@@ -205,7 +205,7 @@ private:
     std::int64_t solve_row() {
         double objective, gap;
         certify(objective, gap);
-        if (max_iter > 0 && objective > 0.5 * energy) {
+        if (objective > 0.5 * energy) {
             clear();  // the start is worse than zero
             certify(objective, gap);
         }
@@ -507,7 +507,7 @@ private:
         double square = 0;
         PURSUIT_SIMD_REDUCE(+ : square)
         for (int i = starts[r]; i < starts[r + 1]; i++) square += z[i] * z[i];
-        const double norm = std::sqrt(square);
+        const double norm = square > 0 ? std::sqrt(square) : 0.0;  // zero instead of NaN, as the codes
         norms[r] = norm;
         const double pull = norm > 0 ? v[r] / norm : 0.0;
         PURSUIT_SIMD
