@@ -66,7 +66,7 @@ public:
             w[starts[r]] += v[r];
             v[r] = 0;
         }
-        for (int i = 0; i < q; i++) floor[i] = nonnegative ? -INFINITE : -w[i];
+        for (int i = 0; i < q; i++) floor[i] = nonnegative ? -UNBOUNDED : -w[i];
     }
 
     /// Solve every row. Objective and gap are those of the codes as stored; the gap is infinite where
@@ -77,16 +77,16 @@ public:
             energy = rows.energy[k];
             double* code = rows.codes.row(k);
             begin(code);
-            rows.iterations[k] = solve_row();
+            rows.iterations[k] = max_iter > 0 ? solve_row() : 0;
             std::copy_n(z.data(), q, code);
-            begin(code);
+            if (rows.iterations[k] > 0) begin(code);  // without the rounding of all updates of u
             certify(rows.objective[k], rows.gap[k]);
         }
     }
 
 private:
     static constexpr double TINY = std::numeric_limits<double>::min();
-    static constexpr double INFINITE = std::numeric_limits<double>::infinity();
+    static constexpr double UNBOUNDED = std::numeric_limits<double>::infinity();
     // a pivot below this fraction of its diagonal entry counts as zero ...
     static constexpr double PIVOT = 1e-12;
     // ... and is replaced by this fraction
@@ -205,7 +205,7 @@ private:
     std::int64_t solve_row() {
         double objective, gap;
         certify(objective, gap);
-        if (max_iter > 0 && objective > 0.5 * energy) {
+        if (objective > 0.5 * energy) {
             clear();  // the start is worse than zero
             certify(objective, gap);
         }
@@ -219,7 +219,7 @@ private:
             newton(std::int64_t(1) << std::min<std::int64_t>(iteration, 30));
             // Without a finite gap, stop at a small promised decrease. It is of second order in the
             // violation of optimality, the gap of first order; hence the square.
-            if (promise == 0 || (gap == INFINITE && promise <= tol * tol * objective)) break;
+            if (promise == 0 || (gap == UNBOUNDED && promise <= tol * tol * objective)) break;
             certify(objective, gap);
             if (gap < 0.9 * best_gap || objective < (1 - 1e-13) * best_objective) {
                 best_objective = std::min(objective, best_objective);
@@ -251,8 +251,8 @@ private:
         residual = residual < 0 ? 0 : residual;  // not std::max, which may swallow a NaN
         objective = 0.5 * residual + penalty;
         const double theta = gauge();
-        gap = INFINITE;
-        if (theta == INFINITE) return;
+        gap = UNBOUNDED;
+        if (theta == UNBOUNDED) return;
         const double k = 1 / theta, slack = k * (theta - 1);
         gap = 0.5 * slack * slack * residual + (penalty - k * zu);
         gap = gap < 0 ? 0 : gap;
@@ -313,7 +313,7 @@ private:
                 nudge *= 2;
             }
         }
-        return INFINITE;
+        return UNBOUNDED;
     }
 
     /// Gauge of a block without group norm: max(theta, max_i |u_i| / w_i).
@@ -321,7 +321,7 @@ private:
         for (int i = starts[r]; i < starts[r + 1]; i++) {
             const double x = one_sided(u[i]);
             if (!(x > theta * w[i])) continue;
-            if (w[i] <= 0) return INFINITE;
+            if (w[i] <= 0) return UNBOUNDED;
             theta = x / w[i];
             while (x > theta * w[i]) theta *= 1 + 1e-15;
         }
@@ -507,7 +507,7 @@ private:
         double square = 0;
         PURSUIT_SIMD_REDUCE(+ : square)
         for (int i = starts[r]; i < starts[r + 1]; i++) square += z[i] * z[i];
-        const double norm = std::sqrt(square);
+        const double norm = square > 0 ? std::sqrt(square) : 0.0;  // zero instead of NaN, as the codes
         norms[r] = norm;
         const double pull = norm > 0 ? v[r] / norm : 0.0;
         PURSUIT_SIMD
@@ -553,7 +553,7 @@ private:
         const bool flat = solve_normal(promise);
         for (int p = 0; p < count; p++) {
             const double value = z[support[p]], d = direction[p];
-            b[p] = value * d < 0 ? -value / d : INFINITE;
+            b[p] = value * d < 0 ? -value / d : UNBOUNDED;
         }
         return flat;
     }
@@ -684,7 +684,7 @@ private:
     double search() {
         const double step = line_search();
         double change = try_step(step, false, COLLAPSED);
-        if (!(change < 0)) change = try_step(step, false, -INFINITE);
+        if (!(change < 0)) change = try_step(step, false, -UNBOUNDED);
         if (change < 0) accept();
         return change;
     }
