@@ -24,9 +24,13 @@ TINY = 1e-30
 TILE_ROWS = 512
 #: operations of one core per microsecond, for estimates: multiplications in a product of matrices
 #: and in rows of G; numbers that a layer passes over in a tile and in a single vector
-PRODUCTS, ROWS, TILED, SINGLE = 45e3, 9e3, 5e3, 1.1e3
-#: overhead of a layer over a single vector, in microseconds
-CALLS = 0.08
+PRODUCTS, ROWS, TILED, SINGLE = 45e3, 12e3, 5e3, 1.1e3
+#: overhead of a layer over a single vector, and of a call, in microseconds
+LAYER, CALL = 0.08, 3.0
+#: columns that a product computes together
+PANEL = 16
+#: how much longer a product takes for one row, which does not fill the processor
+ALONE = 1.5
 
 
 class Executor(ABC):
@@ -81,8 +85,7 @@ class Dense(Executor):
         product = min(q * q, 2 * q * m) if _prefers_residual(program) else q * q
         passes = (depth * (1.5 if program.momentum else 1.0)) * q / TILED
         arithmetic = (q * m + (depth - 1) * product) / PRODUCTS
-        # few rows do not fill the processor, and each call costs
-        return (arithmetic + passes) * (1 + 8 / rows) + 3 * depth / rows
+        return (arithmetic + passes) * (1 + ALONE / rows) + CALL / rows
 
     def _native(self) -> Any:
         program = self.program
@@ -108,8 +111,10 @@ class Fused(Executor):
 
     @classmethod
     def estimate(cls, program: Program, changes: Sequence[float], rows: int) -> float:
-        q, depth = program.size - program.features, len(program.layers)
-        return depth * (2 * q * program.features / (2 * ROWS) + program.size / SINGLE) / 2
+        q, m, depth = program.size - program.features, program.features, len(program.layers)
+        whole = -(-q // PANEL) * PANEL
+        layer = 2 * whole * m / PRODUCTS + program.size / SINGLE
+        return depth * layer * (1 + ALONE / 2 / rows) + CALL / rows
 
     def _native(self) -> Any:
         return kernels.Dense(_residual_form(self.program))
@@ -134,7 +139,7 @@ class Sparse(Executor):
         products = q * m / (PRODUCTS if rows >= 16 else ROWS)
         searched = sum(layer.width != q for layer in program.layers)
         passes = (depth + 0.7 * searched) * q / SINGLE
-        return products + passes + CALLS * depth + sum(changes[:-1]) * q / ROWS + 4 / rows
+        return products + passes + LAYER * depth + sum(changes[:-1]) * q / ROWS + CALL / rows
 
     def _native(self) -> Any:
         return kernels.Sparse(_gram_form(self.program))
