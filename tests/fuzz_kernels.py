@@ -124,6 +124,21 @@ def active_set(draw: Draw) -> None:
     )  # fmt: skip
 
 
+def block_coordinate(draw: Draw) -> None:
+    n, m, q = draw.size(4), draw.size(20), draw.size()
+    atoms, x = draw.array(q, m), draw.array(n, m)
+    edges = np.sort(draw.rng.integers(0, q + 1, int(draw.rng.integers(6))))
+    starts = draw.keep(np.concatenate([[0], edges, [q]]).astype(np.int64))
+    blocks = len(starts) - 1
+    kernels.block_coordinate(
+        c=draw.keep(product(x, atoms.T)), energy=draw.keep(np.square(x).sum(axis=1)),
+        gram=draw.keep(product(atoms, atoms.T)), starts=starts, w=draw.array(q, positive=True),
+        v=draw.array(blocks, positive=True), constants=draw.array(blocks, positive=True),
+        nonnegative=draw.flag(), tol=draw.tolerance(), max_iter=int(draw.rng.integers(20)),
+        **draw.rows(n, q, np.float64),
+    )  # fmt: skip
+
+
 def gemm(draw: Draw) -> None:
     m, n, k = draw.size(), draw.size(), draw.size()
     dtype, left, right = draw.dtype(), draw.flag(), draw.flag()
@@ -255,6 +270,7 @@ def sparse(draw: Draw) -> None:
 #: every kernel, by a function that calls it with random arguments
 KERNELS: dict[str, Callable[[Draw], None]] = {
     "active_set": active_set,
+    "block_coordinate": block_coordinate,
     "correlate": correlate,
     "Dense": dense,
     "dictionary_sweep": dictionary_sweep,

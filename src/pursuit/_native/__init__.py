@@ -29,7 +29,7 @@ def _find_checkout() -> None:
     spec.loader.exec_module(module)
     sanitize = os.environ.get(VARIABLE) == "sanitized"
     try:
-        __path__.append(str(module.build_if_stale(sanitize=sanitize)))
+        __path__.insert(0, str(module.build_if_stale(sanitize=sanitize)))
     except OSError as error:
         raise ImportError(str(error)) from error
 
