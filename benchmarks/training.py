@@ -95,7 +95,9 @@ def steps(rounds: int) -> None:
         for contender in contenders:
             ratio = contenders[0].microseconds / contender.microseconds
             ms, spread = f"{contender.microseconds / 1000:.2f}", f"{100 * contender.spread:.0f} %"
-            rows.append([f"{atoms} atoms, T={layers}: {contender.name}", ms, spread, f"{ratio:.2f}"])
+            rows.append(
+                [f"{atoms} atoms, T={layers}: {contender.name}", ms, spread, f"{ratio:.2f}"]
+            )
     table("One training step", ["contender", "ms/step", "spread", "x textbook"], rows)
 
 
@@ -105,7 +107,9 @@ def streams(rounds: int) -> None:
         model, x = problem(atoms)
         learner = pu.OnlineLearner(pu.ProximalEncoder(model, layers))
         learner.partial_fit(x[:2000])
-        contender = Contender("learner", lambda learner=learner, x=x: learner.partial_fit(x[:200]), 200)
+        contender = Contender(
+            "learner", lambda learner=learner, x=x: learner.partial_fit(x[:200]), 200
+        )
         compete([contender], rounds)
         us, spread = f"{contender.microseconds:.0f}", f"{100 * contender.spread:.0f} %"
         rows.append([f"{atoms} atoms, T={layers}", us, spread])

@@ -18,7 +18,7 @@ from .._checks import is_eager, require_choice
 from ..models import SparseModel
 from ..runtime.program import FORM, Program
 from .encoder import Encoder
-from .forms import Layer
+from .forms import Layer, Stack
 from .lowering import lower
 from .steps import STEPS, LayerParameters, Quadratic, Scalars, Setting
 from .trainable import Kind
@@ -104,7 +104,7 @@ class SteppedEncoder(Encoder):
         exact = copy.deepcopy(self).to("cpu", torch.float64)
         with torch.no_grad():
             return lower(
-                exact.step.layers(exact._quadratic(), numbers=True),
+                exact._ready().layers(numbers=True),
                 self._setting.penalty,
                 dictionary=exact.model.dictionary,
                 constants=exact.constants,
@@ -152,8 +152,10 @@ class SteppedEncoder(Encoder):
                 if buffer is not None and renewed is not None:
                     buffer.copy_(renewed)
 
-    def _run(self, layers: Sequence[Layer], x: Tensor) -> Iterator[Tensor]:
+    def _run(self, layers: Stack | list[Layer], x: Tensor) -> Iterator[Tensor]:
         """Yield the normalised codes after each layer."""
+        if isinstance(layers, Stack):
+            layers = _split(layers)
         z: Tensor | None = None
         previous = weight = z
         for number, (form, mix, thresholds) in enumerate(layers):
@@ -176,11 +178,16 @@ class SteppedEncoder(Encoder):
         atoms = operator.dense() if self._setting.gram else operator.atoms
         return Quadratic(atoms, self.constants, self.curvature)
 
-    def _ready(self) -> list[Layer]:
-        return self.step.layers(self._quadratic(), not torch.is_grad_enabled() and is_eager())
+    def _ready(self) -> Stack:
+        return self.step.stack(self._quadratic())
 
-    def _folded(self, layers: list[Layer]) -> list[Layer]:
-        return [layer.folded() for layer in layers]
+    def _folded(self, stack: Stack) -> list[Layer]:
+        return [layer.folded() for layer in _split(stack)]
+
+
+def _split(stack: Stack) -> list[Layer]:
+    """The layers one by one; where no gradients are recorded, their scalars are numbers."""
+    return stack.layers(numbers=not torch.is_grad_enabled() and is_eager())
 
 
 def _cheaper_form(model: SparseModel, step: str) -> str:
