@@ -7,5 +7,6 @@ namespace pursuit::bindings {
 
 void bind_gemm(nanobind::module_& module);
 void bind_lasso(nanobind::module_& module);
+void bind_training(nanobind::module_& module);
 
 }  // namespace pursuit::bindings

@@ -51,4 +51,5 @@ NB_MODULE(PURSUIT_MODULE, module) {
     module.def("has_avx2", &has_avx2, "Whether the processor and the system have AVX2 and FMA.");
     pursuit::bindings::bind_gemm(module);
     pursuit::bindings::bind_lasso(module);
+    pursuit::bindings::bind_training(module);
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from ..models import SparseModel
 from ..runtime.program import FORM, Program
 from .encoder import Encoder
 from .forms import Layer, Stack
+from .fused import Shrinkage, fused
 from .lowering import lower
 from .steps import STEPS, LayerParameters, Quadratic, Scalars, Setting
 from .trainable import Kind
@@ -165,6 +167,20 @@ class SteppedEncoder(Encoder):
             candidate = self._setting.penalty.shrink(v, thresholds)
             previous, z = z, self._choose(number, z, candidate)
             yield z
+
+    def _last(self, layers: Stack | list[Layer], x: Tensor) -> Tensor:
+        if isinstance(layers, Stack) and torch.is_grad_enabled() and self._shrinkage is not None:
+            codes = fused(layers, self._shrinkage, x, super()._last)
+            if codes is not None:
+                return codes
+        return super()._last(layers, x)
+
+    @cached_property
+    def _shrinkage(self) -> Shrinkage | None:
+        """The shrinkage of layers that can be fused, else None."""
+        if type(self)._choose is not SteppedEncoder._choose:
+            return None
+        return Shrinkage.of(self._setting.penalty, self._template.code_size)
 
     def _choose(self, number: int, z: Tensor | None, candidate: Tensor) -> Tensor:
         """The code after a layer; before the first one z is None."""
