@@ -5,6 +5,7 @@
 
 namespace pursuit::bindings {
 
+void bind_adam(nanobind::module_& module);
 void bind_gemm(nanobind::module_& module);
 void bind_lasso(nanobind::module_& module);
 void bind_training(nanobind::module_& module);

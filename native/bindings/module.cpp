@@ -49,6 +49,7 @@ bool has_avx2() {
 NB_MODULE(PURSUIT_MODULE, module) {
     module.doc() = "The kernels of pursuit, compiled for one instruction set.";
     module.def("has_avx2", &has_avx2, "Whether the processor and the system have AVX2 and FMA.");
+    pursuit::bindings::bind_adam(module);
     pursuit::bindings::bind_gemm(module);
     pursuit::bindings::bind_lasso(module);
     pursuit::bindings::bind_training(module);

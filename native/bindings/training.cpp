@@ -79,8 +79,40 @@ public:
         require(tape.data != nullptr && tape.rows == n, "the signals of the forward pass");
         const auto reached = matrix(codes, n, q, "codes of shape (n, q)");
         const auto from = matrix(gradient, n, q, "a gradient of shape (n, q)");
+        const auto out = gradients(n, gx, gweight, gmatrix, gstep, gmixing, gthresholds);
+        nb::gil_scoped_release release;
+        TrainingPass<T>(g).backward(signals, reached, tape, from, out);
+    }
+
+    nb::tuple learn(Array2<const T> x, int plain, double weight, double guard_weight, Array2<const T> atoms, Array1<const T> lam,
+                    std::optional<Array1<const T>> ridge, std::optional<Array1<const T>> units, bool learns,
+                    Maybe3<T> gweight, Maybe3<T> gmatrix, Maybe2<T> gstep, Maybe2<T> gmixing, Maybe2<T> gthresholds,
+                    Maybe2<T> gatoms) {
+        const auto signals = matrix(x);
+        require(signals.columns == g.features, "x of shape (n, m)");
+        require(0 <= plain && plain <= signals.rows, "at most as many plain rows as rows");
+        TrainingObjective<T> objective;
+        objective.atoms = matrix(atoms);
+        const int stored = objective.atoms.rows, rest = g.size - stored;
+        require(objective.atoms.columns == g.features && stored > 0 && (rest == 0 || rest == g.features), "atoms of shape (rows, m)");
+        objective.lam = vector(lam, g.thresholds.columns, "a weight for each threshold");
+        if (ridge) objective.ridge = vector(*ridge, g.size, "ridge of shape (q,)");
+        if (units) objective.units = vector(*units, g.size, "units of shape (q,)");
+        const auto out = gradients(signals.rows, std::nullopt, gweight, gmatrix, gstep, gmixing, gthresholds);
+        const auto to_atoms = gatoms ? matrix(*gatoms, stored, g.features, "a gradient like atoms") : Matrix<T>();
+        TrainingLoss loss;
+        {
+            nb::gil_scoped_release release;
+            loss = TrainingPass<T>(g).learn(signals, plain, weight, guard_weight, objective, learns ? &out : nullptr, to_atoms);
+        }
+        return nb::make_tuple(loss.objective, loss.guard);
+    }
+
+private:
+    TrainingGradients<T> gradients(int n, const Maybe2<T>& gx, const Maybe3<T>& gweight, const Maybe3<T>& gmatrix,
+                                   const Maybe2<T>& gstep, const Maybe2<T>& gmixing, const Maybe2<T>& gthresholds) const {
         TrainingGradients<T> out;
-        if (gx) out.x = matrix(*gx, n, m, "a gradient like x");
+        if (gx) out.x = matrix(*gx, n, g.features, "a gradient like x");
         if (gweight) out.weight = stack(*gweight, g.weight.rows, g.weight.columns, "a gradient like weight");
         if (gmatrix) out.matrix = stack(*gmatrix, g.matrix.rows, g.matrix.columns, "a gradient like matrix");
         require(!gweight || out.weight.count == g.weight.count, "a gradient like weight");
@@ -88,11 +120,9 @@ public:
         if (gstep) out.outlier_step = matrix(*gstep, g.outlier_step.rows, g.outlier_step.columns, "a gradient like outlier_step");
         if (gmixing) out.mixing = matrix(*gmixing, g.depth, 5, "a gradient like mixing");
         if (gthresholds) out.thresholds = matrix(*gthresholds, g.thresholds.rows, g.thresholds.columns, "a gradient like thresholds");
-        nb::gil_scoped_release release;
-        TrainingPass<T>(g).backward(signals, reached, tape, from, out);
+        return out;
     }
 
-private:
     static bool one_or(int count, int depth) { return count == 1 || count == depth; }
 
     Array3<const T> weight, other;
@@ -117,7 +147,12 @@ void define(nb::module_& module, const char* name) {
              "Write the codes of x, and keep what `backward` needs.")
         .def("backward", &Layers<T>::backward, given("x"), given("codes"), given("gradient"), given("gx").none(),
              given("gweight").none(), given("gmatrix").none(), given("gstep").none(), given("gmixing").none(),
-             given("gthresholds").none(), "Add the gradients, given that of the codes; None for those not needed.");
+             given("gthresholds").none(), "Add the gradients, given that of the codes; None for those not needed.")
+        .def("learn", &Layers<T>::learn, given("x"), nb::arg("plain"), nb::arg("weight"), nb::arg("guard_weight"), given("atoms"), given("lam"),
+             given("ridge").none(), given("units").none(), nb::arg("learns"), given("gweight").none(),
+             given("gmatrix").none(), given("gstep").none(), given("gmixing").none(), given("gthresholds").none(),
+             given("gatoms").none(),
+             "Return the sums of the objective and of the guard, and add the gradients of their weighted sum.");
 }
 
 }  // namespace

@@ -65,6 +65,51 @@ struct TrainingGradients {
     Matrix<T> outlier_step, mixing, thresholds;
 };
 
+/// What the codes minimise: F(x, z) = 1/2 ||x - z D||^2 + sum_r lam_r ||y_r|| + 1/2 sum_i ridge_i y_i^2.
+template <class T>
+struct TrainingObjective {
+    Matrix<const T> atoms;    // D, (rows, m); where the code is longer, it continues as I
+    Vector<const T> lam;      // the weights of the groups of all stages, by their columns of `thresholds`
+    Vector<const T> ridge;    // (q,), or no data
+    Vector<const T> units;    // y = units z; (q,), or no data if y = z
+};
+
+/// The groups of a stage: members of group r are members[begin[r]] to members[begin[r + 1] - 1].
+template <class T>
+struct GroupStage {
+    std::vector<int> members, begin, column;
+
+    GroupStage(const std::int32_t* labels, int size, int columns) {
+        std::vector<int> count(columns, 0), place(columns, 0);
+        for (int i = 0; i < size; i++) {
+            if (labels[i] >= 0) count[labels[i]]++;
+        }
+        begin.push_back(0);
+        for (int c = 0; c < columns; c++) {
+            if (count[c] == 0) continue;
+            place[c] = begin.back();
+            column.push_back(c);
+            begin.push_back(begin.back() + count[c]);
+        }
+        members.resize(begin.back());
+        for (int i = 0; i < size; i++) {
+            if (labels[i] >= 0) members[place[labels[i]]++] = i;
+        }
+    }
+
+    int groups() const { return static_cast<int>(column.size()); }
+
+    T norm(int r, const T* y) const {
+        T squares = 0;
+        for (int k = begin[r]; k < begin[r + 1]; k++) squares += y[members[k]] * y[members[k]];
+        return std::sqrt(squares);
+    }
+
+    void scale(int r, T* y, T factor) const {
+        for (int k = begin[r]; k < begin[r + 1]; k++) y[members[k]] *= factor;
+    }
+};
+
 /// The shrinkage of rows, and its gradient.
 template <class T>
 class Shrinkage {
@@ -163,41 +208,7 @@ public:
     }
 
 private:
-    /// The groups of a stage: members of group r are members[begin[r]] to members[begin[r + 1] - 1].
-    struct Stage {
-        std::vector<int> members, begin, column;
-
-        Stage(const std::int32_t* labels, int size, int columns) {
-            std::vector<int> count(columns, 0);
-            for (int i = 0; i < size; i++) {
-                if (labels[i] >= 0) count[labels[i]]++;
-            }
-            std::vector<int> place(columns, 0);
-            begin.push_back(0);
-            for (int c = 0; c < columns; c++) {
-                if (count[c] == 0) continue;
-                place[c] = begin.back();
-                column.push_back(c);
-                begin.push_back(begin.back() + count[c]);
-            }
-            members.resize(begin.back());
-            for (int i = 0; i < size; i++) {
-                if (labels[i] >= 0) members[place[labels[i]]++] = i;
-            }
-        }
-
-        int groups() const { return static_cast<int>(column.size()); }
-
-        T norm(int r, const T* y) const {
-            T squares = 0;
-            for (int k = begin[r]; k < begin[r + 1]; k++) squares += y[members[k]] * y[members[k]];
-            return std::sqrt(squares);
-        }
-
-        void scale(int r, T* y, T factor) const {
-            for (int k = begin[r]; k < begin[r + 1]; k++) y[members[k]] *= factor;
-        }
-    };
+    using Stage = GroupStage<T>;
 
     const int q;
     const TrainingLayers<T>& g;
@@ -258,6 +269,68 @@ private:
     }
 };
 
+/// The penalty of rows, and its gradient.
+template <class T>
+class PenaltyRows {
+public:
+    PenaltyRows(const TrainingLayers<T>& g, const TrainingObjective<T>& objective) : q(g.size), o(objective), lam(q), y(q), slope(q) {
+        for (int s = 0; s < g.labels.rows; s++) {
+            if (g.grouped[s]) {
+                stages.push_back(GroupStage<T>(g.labels.row(s), q, g.thresholds.columns));
+                continue;
+            }
+            for (int i = 0; i < q; i++) {
+                if (g.labels(s, i) >= 0) lam[i] += o.lam[g.labels(s, i)];
+            }
+        }
+    }
+
+    /// Return the penalty of the codes z, and add its gradient.
+    T add(const T* PURSUIT_RESTRICT z, T* PURSUIT_RESTRICT gradient) {
+        T total = 0;
+        if (o.units.data == nullptr && o.ridge.data == nullptr && stages.empty()) {
+            const T* PURSUIT_RESTRICT weight = lam.data();
+            PURSUIT_SIMD_REDUCE(+ : total)
+            for (int i = 0; i < q; i++) {
+                const T sign = z[i] > 0 ? weight[i] : (z[i] < 0 ? -weight[i] : T(0));
+                total += sign * z[i];
+                gradient[i] += sign;
+            }
+            return total;
+        }
+        for (int i = 0; i < q; i++) {
+            y[i] = o.units.data == nullptr ? z[i] : o.units[i] * z[i];
+            slope[i] = y[i] > 0 ? lam[i] : (y[i] < 0 ? -lam[i] : T(0));
+            total += slope[i] * y[i];
+            if (o.ridge.data == nullptr) continue;
+            total += o.ridge[i] * y[i] * y[i] / 2;
+            slope[i] += o.ridge[i] * y[i];
+        }
+        for (const GroupStage<T>& stage : stages) {
+            for (int r = 0; r < stage.groups(); r++) {
+                const T norm = stage.norm(r, y.data()), weight = o.lam[stage.column[r]];
+                total += weight * norm;
+                if (!(norm > 0)) continue;
+                for (int k = stage.begin[r]; k < stage.begin[r + 1]; k++) slope[stage.members[k]] += weight / norm * y[stage.members[k]];
+            }
+        }
+        for (int i = 0; i < q; i++) gradient[i] += o.units.data == nullptr ? slope[i] : o.units[i] * slope[i];
+        return total;
+    }
+
+private:
+    const int q;
+    const TrainingObjective<T>& o;
+    std::vector<GroupStage<T>> stages;
+    std::vector<T> lam;  // of single coefficients
+    std::vector<T> y, slope;
+};
+
+/// The sum of the objective over the training rows, and that of the guard over the others.
+struct TrainingLoss {
+    double objective = 0, guard = 0;
+};
+
 /// What the gradient needs of the codes of `rows` signals; see `TrainingPass`.
 template <class T>
 struct Tape {
@@ -276,9 +349,7 @@ public:
 
     /// Write the codes after the last layer, and the tape if there is one.
     void forward(const Matrix<const T>& x, const Matrix<T>& codes, Tape<T>* tape) {
-        pack_forward();
-        allocate(p, q);
-        allocate(v, q);
+        begin_forward();
         if (tape != nullptr) {
             tape->rows = x.rows;
             tape->data.reset(new T[static_cast<std::size_t>(x.rows) * tape_numbers()]);
@@ -295,27 +366,70 @@ public:
     /// Add the gradients, given that of the codes.
     void backward(const Matrix<const T>& x, const Matrix<const T>& codes, const Tape<T>& tape,
                   const Matrix<const T>& gradient, const TrainingGradients<T>& out) {
-        pack_backward(out);
-        allocate(gz, q);
-        allocate(carry, q);
-        allocate(gp, q);
-        allocate(gs, q);
-        gv.resize(static_cast<std::size_t>(tile) * q * depth);
-        p.resize(static_cast<std::size_t>(tile) * q * depth);
-        if (!g.gram) gr.resize(static_cast<std::size_t>(tile) * m * depth);
-        dots.assign(static_cast<std::size_t>(depth) * 5, 0.0);
+        begin_backward(out);
         for (int first = 0; first < x.rows; first += tile) {
             const int n = std::min(tile, x.rows - first);
             const Matrix<T> gx = out.x.data == nullptr ? Matrix<T>() : rows_of(out.x, first, n);
             backward_tile(rows_of(x, first, n), rows_of(codes, first, n), rows_of(gradient, first, n),
                           Slots(*this, tape.data.get() + first * tape_numbers(), n), gx, out);
         }
-        shrinkage.finish(out.thresholds);
-        if (out.mixing.data != nullptr) {
-            for (int k = 0; k < depth; k++) {
-                for (int i = 0; i < 5; i++) out.mixing(k, i) += static_cast<T>(dots[k * 5 + i]);
+        end_backward(out);
+    }
+
+    /// Return the objective F of the first `plain` rows and the guard of the others, each as a sum.
+    ///
+    /// The guard of a row is max(0, log F - log F_0), where F_0 is F of the zero code. With `out`, the
+    /// gradients of `weight` times the first sum and `guard_weight` times the second one are added; `atoms`
+    /// is that of D, without data if it is not needed.
+    TrainingLoss learn(const Matrix<const T>& x, int plain, double weight, double guard_weight,
+                       const TrainingObjective<T>& objective, const TrainingGradients<T>* out, const Matrix<T>& atoms) {
+        begin_forward();
+        if (out != nullptr) begin_backward(*out);
+        PenaltyRows<T> penalty(g, objective);
+        pack_one(decoder, {objective.atoms, false});
+        pack_one(encoder, {objective.atoms, true});
+        unkept.resize(static_cast<std::size_t>(tile) * tape_numbers());
+        allocate(last, q);
+        allocate(gradient_of_codes, q);
+        allocate(rest, m);
+        TrainingLoss loss;
+        for (int first = 0; first < x.rows;) {
+            const bool hard = first >= plain;
+            const int n = std::min(tile, (hard ? x.rows : plain) - first);
+            const Matrix<const T> rows = rows_of(x, first, n);
+            const Matrix<T> codes(last.data(), n, q), slopes(gradient_of_codes.data(), n, q), r(rest.data(), n, m);
+            const Slots slots(*this, unkept.data(), n);
+            forward_tile(rows, codes, slots);
+            objective_rows(rows, codes, objective, r, slopes);
+            bool active = false;
+            for (int i = 0; i < n; i++) {
+                const double squares = dot(r.row(i), r.row(i), m);
+                const double value = squares / 2 + penalty.add(codes.row(i), slopes.row(i));
+                double factor = weight;
+                if (hard) {
+                    const double tiny = std::numeric_limits<T>::min();
+                    const double start = std::max(tiny, static_cast<double>(dot(rows.row(i), rows.row(i), m)) / 2);
+                    const bool below = value <= start;  // NaN is not
+                    loss.guard += below ? 0 : std::log(value / start);
+                    // what is not finite must not pass as a gradient of zero
+                    factor = below ? 0 : std::isfinite(value) ? guard_weight / value : value - value;
+                } else {
+                    loss.objective += value;
+                }
+                active |= factor != 0;
+                scale(slopes.row(i), static_cast<T>(factor), q);
+                scale(r.row(i), static_cast<T>(factor), m);
             }
+            if (active && out != nullptr) {
+                const Matrix<T> gx = out->x.data == nullptr ? Matrix<T>() : rows_of(out->x, first, n);
+                backward_tile(rows, constant(codes), constant(slopes), slots, gx, *out);
+                const Matrix<T> stored(codes.data, n, objective.atoms.rows, q);
+                if (atoms.data != nullptr) gemm<T>(-1, {stored, true}, {r, false}, 1, atoms, scratch);
+            }
+            first += n;
         }
+        if (out != nullptr) end_backward(*out);
+        return loss;
     }
 
 private:
@@ -327,9 +441,12 @@ private:
     const int q, m, depth;
     int tile;
     Shrinkage<T> shrinkage;
-    std::vector<AlignedVector<T>> right_weight, right_matrix;  // packed, as the right factor of a product
-    AlignedVector<T> p, v, gz, carry, gp, gs, gv, gr;
-    AlignedVector<T> unkept;
+    // packed, as right factors of the products of either direction
+    std::vector<AlignedVector<T>> forward_weight, forward_matrix, backward_weight, backward_matrix;
+    AlignedVector<T> decoder, encoder;  // the packed dictionary of the objective, and its transpose
+    AlignedVector<T> mixed, v, p, gz, carry, gp, gs, gv, gr;
+    AlignedVector<T> last, gradient_of_codes, rest;
+    AlignedVector<T> unkept;  // the tape of a tile
     std::vector<double> dots;  // the gradients of the scalars
     GemmScratch<T> scratch;
 
@@ -364,23 +481,77 @@ private:
         return {matrix.row(first), count, matrix.columns, matrix.stride};
     }
 
+    static void pack_one(AlignedVector<T>& packed, const Operand<T>& right) {
+        packed.resize(static_cast<std::size_t>(right.rows) * padded_columns<T>(right.columns));
+        pack_panels(right, packed.data());
+    }
     static void pack(std::vector<AlignedVector<T>>& packed, const MatrixStack<const T>& stack, bool transposed) {
         packed.resize(stack.count);
-        for (int k = 0; k < stack.count; k++) {
-            const Operand<T> right(stack[k], transposed);
-            packed[k].resize(static_cast<std::size_t>(right.rows) * padded_columns<T>(right.columns));
-            pack_panels(right, packed[k].data());
+        for (int k = 0; k < stack.count; k++) pack_one(packed[k], {stack[k], transposed});
+    }
+
+    static T dot(const T* PURSUIT_RESTRICT a, const T* PURSUIT_RESTRICT b, int count) {
+        T sum = 0;
+        PURSUIT_SIMD_REDUCE(+ : sum)
+        for (int i = 0; i < count; i++) sum += a[i] * b[i];
+        return sum;
+    }
+    static void scale(T* PURSUIT_RESTRICT values, T factor, int count) {
+        PURSUIT_SIMD
+        for (int i = 0; i < count; i++) values[i] *= factor;
+    }
+
+    void begin_forward() {
+        pack(forward_weight, g.weight, true);
+        if (depth > 1) pack(forward_matrix, g.matrix, g.gram);
+        mixed.resize(static_cast<std::size_t>(tile) * q);
+        allocate(v, q);
+    }
+
+    void begin_backward(const TrainingGradients<T>& out) {
+        if (!g.gram || out.x.data != nullptr) pack(backward_weight, g.weight, false);
+        if (depth > 1) pack(backward_matrix, g.matrix, !g.gram);
+        allocate(gz, q);
+        allocate(carry, q);
+        allocate(gp, q);
+        allocate(gs, q);
+        allocate(gv, q * depth);
+        allocate(p, q * depth);
+        if (!g.gram) allocate(gr, m * depth);
+        dots.assign(static_cast<std::size_t>(depth) * 5, 0.0);
+    }
+
+    void end_backward(const TrainingGradients<T>& out) {
+        shrinkage.finish(out.thresholds);
+        if (out.mixing.data == nullptr) return;
+        for (int k = 0; k < depth; k++) {
+            for (int i = 0; i < 5; i++) out.mixing(k, i) += static_cast<T>(dots[k * 5 + i]);
         }
     }
 
-    void pack_forward() {
-        pack(right_weight, g.weight, true);
-        if (depth > 1) pack(right_matrix, g.matrix, g.gram);
-    }
-
-    void pack_backward(const TrainingGradients<T>& out) {
-        if (!g.gram || out.x.data != nullptr) pack(right_weight, g.weight, false);
-        if (depth > 1) pack(right_matrix, g.matrix, !g.gram);
+    /// r = x - z D, and the gradient -r D' of the data term.
+    void objective_rows(const Matrix<const T>& x, const Matrix<T>& codes, const TrainingObjective<T>& objective,
+                        const Matrix<T>& r, const Matrix<T>& slopes) {
+        const int n = x.rows, stored = objective.atoms.rows;
+        for (int i = 0; i < n; i++) {
+            const T* PURSUIT_RESTRICT from = x.row(i);
+            const T* PURSUIT_RESTRICT minus = codes.row(i) + stored;
+            T* PURSUIT_RESTRICT to = r.row(i);
+            if (stored == q) {
+                std::copy_n(from, m, to);
+            } else {
+                PURSUIT_SIMD
+                for (int j = 0; j < m; j++) to[j] = from[j] - minus[j];
+            }
+        }
+        multiply(-1, constant(codes), stored, decoder, 1, r);
+        multiply(-1, constant(r), m, encoder, 0, Matrix<T>(slopes.data, n, stored, q));
+        for (int i = 0; i < n && stored < q; i++) {
+            const T* PURSUIT_RESTRICT from = r.row(i);
+            T* PURSUIT_RESTRICT to = slopes.row(i) + stored;
+            PURSUIT_SIMD
+            for (int j = 0; j < m; j++) to[j] = -from[j];
+        }
     }
 
     /// c = alpha a B + beta c with a packed B; a may be the first columns of a wider matrix.
@@ -393,9 +564,9 @@ private:
 
     void forward_tile(const Matrix<const T>& x, const Matrix<T>& codes, const Slots& tape) {
         const int n = x.rows;
-        const Matrix<T> u(v.data(), n, q), point(p.data(), n, q);
+        const Matrix<T> u(v.data(), n, q), point(mixed.data(), n, q);
         if (g.gram) {
-            for (int k = 0; k < g.weight.count; k++) multiply(1, x, m, right_weight[k], 0, tape.part(k));
+            for (int k = 0; k < g.weight.count; k++) multiply(1, x, m, forward_weight[k], 0, tape.part(k));
         }
         for (int k = 0; k < depth; k++) {
             const T* mix = g.mixing.row(k);
@@ -403,7 +574,7 @@ private:
             const Matrix<T> earlier = k < 2 ? Matrix<T>() : tape.code(k - 2);
             if (k > 0) mix_codes(mix[2], z, mix[3], earlier, point);
             if (g.gram) {
-                if (k > 0) multiply(1, constant(point), q, right_matrix[g.matrix.index(k, depth)], 0, u);
+                if (k > 0) multiply(1, constant(point), q, forward_matrix[g.matrix.index(k, depth)], 0, u);
             } else {
                 residual(k, x, point, tape.part(k), u);
             }
@@ -435,8 +606,8 @@ private:
                 for (int j = 0; j < m; j++) to[j] = e * from[j] - minus[j];
             }
         }
-        if (k > 0) multiply(-1, constant(point), g.stored, right_matrix[g.matrix.index(k, depth)], 1, r);
-        multiply(1, constant(r), m, right_weight[g.weight.index(k, depth)], 0, Matrix<T>(u.data, n, g.stored, q));
+        if (k > 0) multiply(-1, constant(point), g.stored, forward_matrix[g.matrix.index(k, depth)], 1, r);
+        multiply(1, constant(r), m, forward_weight[g.weight.index(k, depth)], 0, Matrix<T>(u.data, n, g.stored, q));
         if (outliers == 0) return;
         const T* PURSUIT_RESTRICT step = outlier_step(k);
         for (int i = 0; i < n; i++) {
@@ -518,7 +689,7 @@ private:
             const Matrix<T> flow(slope, n, q), back(gp.data(), n, q);
             if (g.gram) {
                 signal_backward(k, x, flow, tape.part(g.weight.index(k, depth)), gx, out);
-                if (k > 0) multiply(1, constant(flow), q, right_matrix[g.matrix.index(k, depth)], 0, back);
+                if (k > 0) multiply(1, constant(flow), q, backward_matrix[g.matrix.index(k, depth)], 0, back);
             } else {
                 residual_backward(k, x, flow, tape.part(k), back, gx, out);
             }
@@ -550,7 +721,7 @@ private:
         const int number = g.weight.index(k, depth);
         const Matrix<T> whole(gs.data(), flow.rows, q);
         if (out.weight.data != nullptr) gemm<T>(1, {whole, true}, {x, false}, 1, out.weight[number], scratch);
-        if (gx.data != nullptr) multiply(1, constant(whole), q, right_weight[number], 1, gx);
+        if (gx.data != nullptr) multiply(1, constant(whole), q, backward_weight[number], 1, gx);
         std::fill_n(gs.data(), count, T(0));
     }
 
@@ -560,7 +731,7 @@ private:
         const int n = x.rows, outliers = q - g.stored;
         const T e = g.mixing(k, 4);
         const Matrix<T> to_r(gr.data() + static_cast<std::ptrdiff_t>(k) * n * m, n, m);
-        multiply(1, constant(flow), g.stored, right_weight[g.weight.index(k, depth)], 0, to_r);
+        multiply(1, constant(flow), g.stored, backward_weight[g.weight.index(k, depth)], 0, to_r);
         if (outliers > 0) {
             const T* PURSUIT_RESTRICT step = outlier_step(k);
             T* to_step = out.outlier_step.data == nullptr
@@ -592,7 +763,7 @@ private:
         }
         dots[k * 5 + 4] += total;
         if (k == 0) return;
-        multiply(-1, constant(to_r), m, right_matrix[g.matrix.index(k, depth)], 0, Matrix<T>(back.data, n, g.stored, q));
+        multiply(-1, constant(to_r), m, backward_matrix[g.matrix.index(k, depth)], 0, Matrix<T>(back.data, n, g.stored, q));
         for (int i = 0; i < n; i++) {
             T* PURSUIT_RESTRICT to = back.row(i);
             if (outliers > 0) {

@@ -8,18 +8,21 @@ gradients.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from .._checks import is_eager
 from .._native import kernels
 from ..penalties import Penalty
 from ..penalties.base import checked_stages, is_single
+from ..penalties.shrinkage import group_norms
 from ..runtime.threads import work_through
 from .forms import Stack
 
@@ -27,6 +30,9 @@ from .forms import Stack
 ROWS_PER_THREAD = 64
 #: the kernels of each dtype
 LAYERS = {torch.float32: kernels.LayersFloat32, torch.float64: kernels.LayersFloat64}
+TYPES = {torch.float32: np.float32, torch.float64: np.float64}
+#: the place of the scalars among the tensors of a stack
+MIXING = 3
 
 Eager = Callable[[Stack, Tensor], Tensor]
 
@@ -85,7 +91,69 @@ class Shrinkage:
 
     def split(self, thresholds: Tensor) -> tuple[Tensor, ...]:
         """The inverse of `joined`."""
-        return thresholds.split(self.counts, dim=1) if self.counts else ()
+        return torch.split(thresholds, list(self.counts), dim=1) if self.counts else ()
+
+
+@dataclass(frozen=True, eq=False)
+class Objective:
+    """The penalty of a model as the kernel takes it.
+
+    Attributes
+    ----------
+    lam
+        The weight of each threshold's group, in the order of `Shrinkage.labels`.
+    ridge
+        The weights of the quadratic penalty, shape (q,), or None.
+    """
+
+    lam: Tensor
+    ridge: Tensor | None
+
+    @classmethod
+    def of(cls, penalty: Penalty, size: int, shrinkage: Shrinkage) -> Objective | None:
+        """Return the description of a penalty, or None if its value is a different one."""
+        units = penalty.nonsmooth.thresholds(1.0)
+        lam = [t.double().expand(c) for t, c in zip(units, shrinkage.counts, strict=True)]
+        ridge = penalty.curvature(size)
+        described = cls(torch.cat(lam) if lam else torch.zeros(0, dtype=torch.float64), ridge)
+        generator = torch.Generator().manual_seed(size)
+        codes = torch.randn(8, size, generator=generator, dtype=torch.float64)
+        codes = torch.where(torch.from_numpy(shrinkage.nonnegative) > 0, codes.abs(), codes)
+        expected = penalty.value(codes)
+        value = torch.zeros(8, dtype=torch.float64)
+        for labels in torch.from_numpy(shrinkage.labels).long():
+            norms = group_norms(
+                codes, labels.where(labels >= 0, len(described.lam)), len(described.lam) + 1
+            )
+            value += norms[:, :-1] @ described.lam
+        if ridge is not None:
+            value += codes.square() @ ridge.double().cpu() / 2
+        return described if torch.allclose(value, expected, rtol=1e-9, atol=1e-9) else None
+
+
+def fused_loss(
+    stack: Stack,
+    shrinkage: Shrinkage,
+    objective: Objective,
+    atoms: Tensor,
+    units: Tensor | None,
+    x: Tensor,
+    plain: int,
+    weight: float,
+) -> tuple[Tensor, float] | None:
+    """Return ``loss + weight guard``, and the loss alone; None if this needs eager torch.
+
+    The loss is the mean objective of the first `plain` rows of x, and the guard is that of
+    `pursuit.guard` over the others. `atoms` and `units` are those of the normalised model. The
+    first result has no gradients of gradients.
+    """
+    inputs = _inputs(stack, shrinkage, x)
+    if inputs is None:
+        return None
+    losses: list[float] = []
+    settings = stack, shrinkage, objective, units, plain, weight, torch.is_grad_enabled(), losses
+    total = _Loss.apply(settings, x, *inputs, atoms)  # type: ignore[no-untyped-call]
+    return total, losses[0]
 
 
 def fused(stack: Stack, shrinkage: Shrinkage, x: Tensor, eager: Eager) -> Tensor | None:
@@ -93,6 +161,15 @@ def fused(stack: Stack, shrinkage: Shrinkage, x: Tensor, eager: Eager) -> Tensor
 
     `eager` computes the same from a stack and rows; gradients of gradients are taken through it.
     """
+    inputs = _inputs(stack, shrinkage, x)
+    if inputs is None:
+        return None
+    settings = stack, shrinkage, eager, torch.is_grad_enabled()
+    return _Fused.apply(settings, x, *inputs)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _inputs(stack: Stack, shrinkage: Shrinkage, x: Tensor) -> tuple[Tensor | None, ...] | None:
+    """What is differentiated besides x, or None if this needs eager torch."""
     if not (_is_plain(x) and stack.weight.dtype == x.dtype):
         return None
     if stack.decay is not None and stack.decay.requires_grad:
@@ -100,8 +177,7 @@ def fused(stack: Stack, shrinkage: Shrinkage, x: Tensor, eager: Eager) -> Tensor
     thresholds = x.new_zeros(1, 0) if not stack.thresholds else shrinkage.joined(stack.thresholds)
     if thresholds is None:
         return None
-    inputs = (x, stack.weight, stack.matrix, stack.outlier_step, stack.mixing, thresholds)
-    return _Fused.apply(stack, shrinkage, eager, *inputs)  # type: ignore[no-any-return, no-untyped-call]
+    return stack.weight, stack.matrix, stack.outlier_step, stack.mixing, thresholds
 
 
 def _is_plain(x: Tensor) -> bool:
@@ -120,9 +196,7 @@ class _Fused(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        stack: Stack,
-        shrinkage: Shrinkage,
-        eager: Eager,
+        settings: Any,
         x: Tensor,
         weight: Tensor,
         matrix: Tensor,
@@ -130,17 +204,15 @@ class _Fused(torch.autograd.Function):
         mixing: Tensor | None,
         thresholds: Tensor,
     ) -> Tensor:
+        stack, shrinkage, eager, learns = settings
         codes = x.new_empty(len(x), len(shrinkage.nonnegative))
-        mix = _five_scalars(mixing, stack.depth, x)
-        arrays = [_array(t) for t in (weight, matrix, outlier_step, stack.decay, mix, thresholds)]
-        described = shrinkage.labels, shrinkage.grouped, shrinkage.nonnegative
         ctx.parts = _parts(len(x))
-        layers = LAYERS[x.dtype]
-        ctx.layers = {part.start: layers(stack.gram, *arrays, *described) for part in ctx.parts}
+        tensors = weight, matrix, outlier_step, mixing, thresholds
+        ctx.layers = {part.start: _layers(stack, shrinkage, *tensors) for part in ctx.parts}
         signals, to = _array(x), codes.numpy()
 
         def encode(part: slice) -> None:
-            ctx.layers[part.start].forward(signals[part], to[part], True)
+            ctx.layers[part.start].forward(signals[part], to[part], learns)
 
         work_through(ctx.parts, lambda: encode, len(ctx.parts))
         ctx.stack, ctx.shrinkage, ctx.eager = stack, shrinkage, eager
@@ -148,40 +220,112 @@ class _Fused(torch.autograd.Function):
         return codes
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         *inputs, codes = ctx.saved_tensors
-        needed = ctx.needs_input_grad[3:]
+        needed = ctx.needs_input_grad[1:]
         if torch.is_grad_enabled():
-            return None, None, None, *_eagerly(ctx, inputs, needed, gradient)
+            return None, *_eagerly(ctx, inputs, needed, gradient)
         x, mixing = inputs[0], inputs[4]
         signals, reached, slopes = _array(x), _array(codes), _array(gradient)
-        like = list(inputs)
-        if mixing is not None:
-            like[4] = mixing if mixing.ndim == 2 else mixing[:, None].expand(-1, 5)
-        gradients = {
-            part.start: [
-                None if t is None or not need else torch.zeros(t.shape, dtype=t.dtype)
-                for t, need in zip(like[1:], needed[1:], strict=True)
-            ]
-            for part in ctx.parts
-        }
+        gradients = {part.start: _zeros(inputs[1:], needed[1:]) for part in ctx.parts}
         gx = torch.zeros(x.shape, dtype=x.dtype) if needed[0] else None
 
         def collect(part: slice) -> None:
-            arrays = [_array(t) for t in gradients[part.start]]
             to_x = None if gx is None else gx.numpy()[part]
             layers = ctx.layers[part.start]
-            layers.backward(signals[part], reached[part], slopes[part], to_x, *arrays)
+            layers.backward(
+                signals[part], reached[part], slopes[part], to_x, *gradients[part.start]
+            )
 
         work_through(ctx.parts, lambda: collect, len(ctx.parts))
-        first, *others = gradients.values()
-        for other in others:  # in the order of the rows, whichever thread was first
-            for total, part in zip(first, other, strict=True):
-                if total is not None:
-                    total += part
-        if mixing is not None and mixing.ndim == 1 and first[3] is not None:
-            first[3] = first[3][:, 2] + first[3][:, 4]
-        return None, None, None, gx, *first
+        return None, gx, *_summed(list(gradients.values()), mixing)
+
+
+class _Loss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        settings: Any,
+        x: Tensor,
+        weight: Tensor,
+        matrix: Tensor,
+        outlier_step: Tensor | None,
+        mixing: Tensor | None,
+        thresholds: Tensor,
+        atoms: Tensor,
+    ) -> Tensor:
+        stack, shrinkage, objective, units, plain, guard_weight, learns, losses = settings
+        tensors = weight, matrix, outlier_step, mixing, thresholds
+        layers = _layers(stack, shrinkage, *tensors)
+        hard = len(x) - plain
+        factors = 1 / max(plain, 1), guard_weight / max(hard, 1)
+        given = [
+            _array(t if t is None else t.to(x))
+            for t in (atoms, objective.lam, objective.ridge, units)
+        ]
+        parts, signals = _parts(len(x)), _array(x)
+        needed = ctx.needs_input_grad[2:] if learns else (False,) * 6
+        gradients = {part.start: _zeros((*tensors, atoms), needed) for part in parts}
+        sums = {}
+
+        def learn(part: slice) -> None:
+            count = min(max(plain - part.start, 0), part.stop - part.start)
+            sums[part.start] = layers.learn(
+                signals[part], count, *factors, *given, learns, *gradients[part.start]
+            )
+
+        work_through(parts, lambda: learn, len(parts))
+        ctx.gradients = _summed([gradients[part.start] for part in parts], mixing)
+        loss = sum(sums[part.start][0] for part in parts) * factors[0]
+        guard = sum(sums[part.start][1] for part in parts) * factors[1]
+        losses.append(loss)
+        return x.new_tensor(loss + guard)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        scaled = [None if g is None else g * gradient for g in ctx.gradients]
+        return None, None, *scaled
+
+
+def _layers(
+    stack: Stack,
+    shrinkage: Shrinkage,
+    weight: Tensor,
+    matrix: Tensor,
+    outlier_step: Tensor | None,
+    mixing: Tensor | None,
+    thresholds: Tensor,
+) -> Any:
+    """The layers as the kernel takes them."""
+    mix = _five_scalars(mixing, stack.depth, weight)
+    arrays = [_array(t) for t in (weight, matrix, outlier_step, stack.decay, mix, thresholds)]
+    described = shrinkage.labels, shrinkage.grouped, shrinkage.nonnegative
+    return LAYERS[weight.dtype](stack.gram, *arrays, *described)
+
+
+def _zeros(tensors: Sequence[Tensor | None], needed: Sequence[bool]) -> list[Any]:
+    """Arrays for the gradients that are needed; those of the scalars have five columns."""
+    arrays: list[Any] = []
+    for number, (tensor, need) in enumerate(zip(tensors, needed, strict=True)):
+        if tensor is None or not need:
+            arrays.append(None)
+        else:
+            shape = (len(tensor), 5) if number == MIXING else tuple(tensor.shape)
+            arrays.append(np.zeros(shape, TYPES[tensor.dtype]))
+    return arrays
+
+
+def _summed(parts: Sequence[list[Any]], mixing: Tensor | None) -> list[Tensor | None]:
+    """The sum of the gradients of all parts, in their order, whichever thread was first."""
+    first, *others = parts
+    for other in others:
+        for total, part in zip(first, other, strict=True):
+            if total is not None:
+                total += part
+    if mixing is not None and mixing.ndim == 1 and first[MIXING] is not None:
+        first[MIXING] = first[MIXING][:, 2] + first[MIXING][:, 4]
+    return [None if total is None else torch.from_numpy(total) for total in first]
 
 
 def _eagerly(
@@ -193,7 +337,10 @@ def _eagerly(
         None if t is None else t.view_as(t) for t in inputs
     )
     stack = ctx.stack
-    assert x is not None and weight is not None and matrix is not None and thresholds is not None
+    assert x is not None
+    assert weight is not None
+    assert matrix is not None
+    assert thresholds is not None
     stages = ctx.shrinkage.split(thresholds)
     again = Stack(stack.gram, weight, matrix, step, stack.decay, mixing, stages, stack.depth)
     codes = ctx.eager(again, x)
@@ -217,7 +364,7 @@ def _parts(rows: int) -> list[slice]:
     """Divide rows evenly among the threads of torch."""
     count = max(1, min(torch.get_num_threads(), rows // ROWS_PER_THREAD))
     bounds = [rows * k // count for k in range(count + 1)]
-    return [slice(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [slice(a, b) for a, b in pairwise(bounds)]
 
 
 def _array(tensor: Tensor | None) -> Any:

@@ -7,6 +7,7 @@ constants they start from, and in the coefficients that a layer may change.
 from __future__ import annotations
 
 import copy
+import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -20,7 +21,7 @@ from ..models import SparseModel
 from ..runtime.program import FORM, Program
 from .encoder import Encoder
 from .forms import Layer, Stack
-from .fused import Shrinkage, fused
+from .fused import Objective, Shrinkage, fused, fused_loss
 from .lowering import lower
 from .steps import STEPS, LayerParameters, Quadratic, Scalars, Setting
 from .trainable import Kind
@@ -169,11 +170,37 @@ class SteppedEncoder(Encoder):
             yield z
 
     def _last(self, layers: Stack | list[Layer], x: Tensor) -> Tensor:
-        if isinstance(layers, Stack) and torch.is_grad_enabled() and self._shrinkage is not None:
+        if isinstance(layers, Stack) and self._shrinkage is not None:
             codes = fused(layers, self._shrinkage, x, super()._last)
             if codes is not None:
                 return codes
         return super()._last(layers, x)
+
+    def mean_objective(
+        self, x: Tensor, hard: Tensor | None = None, weight: float = 0.0
+    ) -> tuple[Tensor, float] | None:
+        """Return ``loss + weight guard``, and the loss alone; None where they are not compiled.
+
+        The loss is the mean objective of the codes of x, shape (n, m), and the guard that of
+        `pursuit.guard` on `hard` rows. There are no gradients of gradients, nor of x.
+        """
+        if self._shrinkage is None or self._objective is None or len(x) == 0 or x.requires_grad:
+            return None
+        quadratic = self._quadratic()
+        stack, rows = self.step.stack(quadratic), x if hard is None else torch.cat([x, hard])
+        parts = self._shrinkage, self._objective, quadratic.atoms, self.units
+        losses = fused_loss(stack, *parts, rows, len(x), weight)
+        if losses is None or not math.isfinite(losses[1]):
+            self._as_rows(x)  # raises an error if x is to blame
+        return losses
+
+    @cached_property
+    def _objective(self) -> Objective | None:
+        """The objective of layers that can be fused, else None."""
+        size = self._template.code_size
+        if self._shrinkage is None:
+            return None
+        return Objective.of(self._template.penalty, size, self._shrinkage)
 
     @cached_property
     def _shrinkage(self) -> Shrinkage | None:
