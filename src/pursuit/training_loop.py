@@ -34,8 +34,9 @@ from .regimes import Regime, Unsupervised, dictionary_penalty, record_regime
 
 logger = logging.getLogger(__name__)
 
-#: the weight of the guard against blow-ups, as a multiple of the loss at the start
-GUARD = 0.005
+#: the weight of the guard against blow-ups, as a multiple of the loss at the start; one step of
+#: `GUARDED` has the guard, with that many times the weight
+GUARD, GUARDED = 0.005, 4
 #: the number of validations in a run, and the number without improvement after which it ends
 LOOKS, PATIENCE = 40, 15
 #: the smallest number of steps between two validations
@@ -243,7 +244,7 @@ class Run:
 
     def _losses(self, batch: Batch, hard: Tensor | None) -> tuple[float, Tensor]:
         """Return the loss, and what is differentiated: the loss and the guard on hard rows."""
-        weight = GUARD * self.scale
+        weight = GUARD * GUARDED * self.scale
         if type(self.regime) is Unsupervised and self.layerwise == 0:
             losses = mean_objective(self.encoder, self.regime, batch, hard, weight)
             if losses is not None:
@@ -273,7 +274,9 @@ class Run:
 
     def _hard_rows(self, step: int, batch: Batch) -> Tensor | None:
         """Return the rows of the guard, for one encoder that is to minimise the objective."""
-        if GUARD == 0 or len(self.members) > 1 or not self.regime.minimises_objective:
+        if GUARD == 0 or step % GUARDED > 0 or len(self.members) > 1:
+            return None
+        if not self.regime.minimises_objective:
             return None
         rng = np.random.default_rng([self.settings["seed"], step, len(batch.x)])
         return hard_rows(batch.x, rng)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -108,6 +109,15 @@ class Objective:
 
     lam: Tensor
     ridge: Tensor | None
+
+    @cached_property
+    def arrays(self) -> dict[torch.dtype, tuple[Any, Any]]:
+        """`lam` and `ridge` as arrays of each dtype."""
+        lam, ridge = self.lam.numpy(), None if self.ridge is None else self.ridge.cpu().numpy()
+        return {
+            dtype: (lam.astype(kind), None if ridge is None else ridge.astype(kind))
+            for dtype, kind in TYPES.items()
+        }
 
     @classmethod
     def of(cls, penalty: Penalty, size: int, shrinkage: Shrinkage) -> Objective | None:
@@ -259,10 +269,7 @@ class _Loss(torch.autograd.Function):
         layers = _layers(stack, shrinkage, *tensors)
         hard = len(x) - plain
         factors = 1 / max(plain, 1), guard_weight / max(hard, 1)
-        given = [
-            _array(t if t is None else t.to(x))
-            for t in (atoms, objective.lam, objective.ridge, units)
-        ]
+        given = (_array(atoms), *objective.arrays[x.dtype], _array(units))
         parts, signals = _parts(len(x)), _array(x)
         needed = ctx.needs_input_grad[2:] if learns else (False,) * 6
         gradients = {part.start: _zeros((*tensors, atoms), needed) for part in parts}
@@ -284,8 +291,10 @@ class _Loss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        scaled = [None if g is None else g * gradient for g in ctx.gradients]
-        return None, None, *scaled
+        factor = float(gradient)
+        if factor == 1:
+            return None, None, *ctx.gradients
+        return None, None, *(None if g is None else factor * g for g in ctx.gradients)
 
 
 def _layers(

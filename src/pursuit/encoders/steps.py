@@ -73,10 +73,15 @@ class Quadratic:
         return 1 / self.constants[len(self.atoms) :]
 
     def coupling(self, weight: Tensor) -> Tensor:
-        """``H = I - W D' - diag(decay)``."""
-        coupling = -weight @ self.atoms.T
-        diagonal = torch.ones_like(self.constants)
-        return coupling + torch.diag(diagonal if self.decay is None else diagonal - self.decay)
+        """``H = I - W D' - diag(decay)``, for one W or a stack of them."""
+        size, decay = len(self.constants), self.decay
+        if decay is None:
+            diagonal = torch.eye(size, dtype=weight.dtype, device=weight.device)
+        else:
+            diagonal = torch.diag(1 - decay)
+        if weight.ndim == 2:
+            return torch.addmm(diagonal, weight, self.atoms.T, alpha=-1)
+        return torch.baddbmm(diagonal, weight, self.atoms.T.expand(len(weight), -1, -1), alpha=-1)
 
 
 class LayerParameters(nn.Module):
