@@ -26,13 +26,14 @@ MatrixStack<T> stack(const Array3<T>& array, int rows, int columns, const char* 
 template <class T>
 class Layers {
 public:
-    Layers(bool gram, Array3<const T> weight, Array3<const T> matrix_, Maybe2<const T> outlier_step,
+    Layers(bool gram, bool coupled, Array3<const T> weight, Array3<const T> matrix_, Maybe2<const T> outlier_step,
            std::optional<Array1<const T>> decay, Array2<const T> mixing, Array2<const T> thresholds,
            Array2<const std::int32_t> labels, Array1<const std::uint8_t> grouped,
            Array1<const std::uint8_t> nonnegative)
         : weight(weight), other(matrix_), outlier_step(outlier_step), decay(decay), mixing(mixing),
           thresholds(thresholds), labels(labels), grouped(grouped), nonnegative(nonnegative) {
         g.gram = gram;
+        g.coupled = coupled;
         g.depth = as_int(mixing.shape(0));
         g.size = as_int(nonnegative.shape(0));
         g.stored = as_int(weight.shape(1));
@@ -41,7 +42,9 @@ public:
         require(depth > 0 && q > 0 && m > 0 && g.stored > 0, "at least one layer, coefficient and feature");
         require(rest == 0 || (rest == m && !gram && outlier_step), "an outlier step for the identity block, and only for it");
         g.weight = stack(weight, g.stored, m, "weight of shape (1 or T, rows, m)");
-        g.matrix = stack(matrix_, gram ? q : g.stored, gram ? q : m, "matrix of shape (k, q, q) or (k, rows, m)");
+        const bool square = gram && !coupled;
+        g.matrix = stack(matrix_, square ? q : g.stored, square ? q : m, "matrix of shape (k, q, q) or (k, rows, m)");
+        require(!(gram && coupled) || g.matrix.count == 1, "one dictionary for coupled layers");
         require(one_or(g.weight.count, depth), "one weight, or one for each layer");
         require(one_or(g.matrix.count, depth) || g.matrix.count == depth - 1, "one matrix, or one for each layer");
         if (rest > 0) {
@@ -49,7 +52,7 @@ public:
             require(g.outlier_step.columns == m && one_or(g.outlier_step.rows, depth), "outlier_step of shape (1 or T, m)");
         }
         if (decay) g.decay = vector(*decay, q, "decay of shape (q,)");
-        require(!(gram && decay), "no decay in the gram form");
+        require(!(square && decay), "no decay where the matrices of the gram form are given");
         g.mixing = matrix(mixing, depth, 5, "mixing of shape (T, 5)");
         g.thresholds = matrix(thresholds);
         require(one_or(g.thresholds.rows, depth), "thresholds of shape (1 or T, columns)");
@@ -138,10 +141,10 @@ private:
 template <class T>
 void define(nb::module_& module, const char* name) {
     nb::class_<Layers<T>>(module, name, "The layers of an encoder, with the tape of one forward pass.")
-        .def(nb::init<bool, Array3<const T>, Array3<const T>, Maybe2<const T>, std::optional<Array1<const T>>,
+        .def(nb::init<bool, bool, Array3<const T>, Array3<const T>, Maybe2<const T>, std::optional<Array1<const T>>,
                       Array2<const T>, Array2<const T>, Array2<const std::int32_t>, Array1<const std::uint8_t>,
                       Array1<const std::uint8_t>>(),
-             nb::arg("gram"), given("weight"), given("matrix"), given("outlier_step").none(), given("decay").none(),
+             nb::arg("gram"), nb::arg("coupled"), given("weight"), given("matrix"), given("outlier_step").none(), given("decay").none(),
              given("mixing"), given("thresholds"), given("labels"), given("grouped"), given("nonnegative"))
         .def("forward", &Layers<T>::forward, given("x"), given("codes"), nb::arg("keep"),
              "Write the codes of x, and keep what `backward` needs.")

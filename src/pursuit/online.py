@@ -24,7 +24,7 @@ from .files import below, joined
 from .optimisation import CLIP, Adam, learning_rate
 from .persistence import read, write
 from .regimes import Regime, Unsupervised, as_regime, record_regime
-from .training_loop import mean_objective
+from .training_loop import compiled_loss, differentiable
 
 #: the number of chunks that the history keeps
 REMEMBERED = 10_000
@@ -211,21 +211,15 @@ class OnlineLearner:
         size = min(self.batch_size, len(self._seen))
         rows = torch.from_numpy(rng.integers(len(self._seen), size=size))
         self._optimiser.forget_gradients()
-        value, loss = self._loss(self._seen.rows(rows))
+        batch = self._seen.rows(rows)
+        learned = compiled_loss(self.encoder, self.regime, batch)
+        loss, backward = learned or differentiable(self.regime(self.encoder, batch))
         # nothing is learned from a sample that blows up, or before the first finite objective
-        if math.isfinite(value) and math.isfinite(self._past):
-            torch.autograd.backward(loss)
+        if math.isfinite(loss) and math.isfinite(self._past):
+            backward()
             self._optimiser.step(CLIP * max(abs(self._past), 1e-30))
             self.encoder.project_()
             self._optimiser.forget_gradients()
-
-    def _loss(self, batch: Batch) -> tuple[float, Tensor]:
-        if type(self.regime) is Unsupervised:
-            losses = mean_objective(self.encoder, self.regime, batch)
-            if losses is not None:
-                return losses
-        loss = self.regime(self.encoder, batch)
-        return loss.item(), loss
 
     def _record(self, x: Tensor, objective: float) -> None:
         """Record a chunk in the history, and look for a change of the stream."""

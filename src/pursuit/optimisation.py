@@ -80,7 +80,7 @@ class Adam:
         rates = [self.rates[n] * factor for n in used]
         update = _compiled if all(_is_native(self.parameters[n]) for n in used) else _eager
         with torch.no_grad():
-            gradients = [cast(Tensor, self.parameters[n].grad) for n in used]
+            gradients = [cast(Tensor, self.parameters[n].grad).contiguous() for n in used]
             parameters = [self.parameters[n] for n in used]
             means, squares = ([every[n] for n in used] for every in (self.means, self.squares))
             norm = update(parameters, gradients, means, squares, rates, counts, largest)
@@ -133,7 +133,7 @@ def _compiled(
     if len(groups) > 1:
         return _eager(parameters, gradients, means, squares, rates, counts, largest)
     every = (parameters, gradients, means, squares)
-    flat = [[t.detach().reshape(-1).numpy() for t in tensors] for tensors in every]
+    flat = [[t.detach().view(-1).numpy() for t in tensors] for tensors in every]
     if parameters:
         norm = kernels.adam(*flat, rates, counts, largest)
     return norm

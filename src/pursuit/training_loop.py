@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -53,6 +53,10 @@ VALIDATION_ROWS = 2048
 MEMORY = 10_000
 #: the attributes of a run that a checkpoint holds as plain numbers
 NUMBERS = ("factor", "running", "scale", "lowest", "stale")
+
+
+#: the value of a loss, and what adds its gradients
+Learned = tuple[float, Callable[[], None]]
 
 
 @dataclass
@@ -231,10 +235,10 @@ class Run:
     def _step(self, step: int, batch: Batch) -> float:
         cosine = 0.5 * (1 + math.cos(math.pi * step / self.steps))
         self.optimiser.forget_gradients()
-        value, total = self._losses(batch, self._hard_rows(step, batch))
+        value, backward = self._learn(batch, self._hard_rows(step, batch))
         if self._has_exploded(value):
             return self._roll_back(step, value)
-        torch.autograd.backward(total)
+        backward()
         norm = self.optimiser.step(CLIP * self.scale, self.factor * cosine)
         if not math.isfinite(norm):
             return self._roll_back(step, value)
@@ -242,16 +246,15 @@ class Run:
         self.running = value if math.isnan(self.running) else 0.95 * self.running + 0.05 * value
         return value
 
-    def _losses(self, batch: Batch, hard: Tensor | None) -> tuple[float, Tensor]:
-        """Return the loss, and what is differentiated: the loss and the guard on hard rows."""
+    def _learn(self, batch: Batch, hard: Tensor | None) -> Learned:
+        """Return the loss, and what adds the gradients of it and of the guard on hard rows."""
         weight = GUARD * GUARDED * self.scale
-        if type(self.regime) is Unsupervised and self.layerwise == 0:
-            losses = mean_objective(self.encoder, self.regime, batch, hard, weight)
-            if losses is not None:
-                return losses
+        if self.layerwise == 0:
+            learned = compiled_loss(self.encoder, self.regime, batch, hard, weight)
+            if learned is not None:
+                return learned
         if hard is None:
-            loss = self._loss(batch)
-            return loss.item(), loss
+            return differentiable(self._loss(batch))
         (member,) = self.members
         together = isinstance(member, Encoder) and type(self.regime).__call__ is Regime.__call__
         if together and self.layerwise == 0:
@@ -260,7 +263,8 @@ class Run:
             codes = codes[len(batch.x) :]
         else:
             loss, codes = self._loss(batch), member(hard)
-        return loss.item(), loss + weight * excess(member.model, member.prepare(hard), codes)
+        guard = excess(member.model, member.prepare(hard), codes)
+        return loss.item(), differentiable(loss + weight * guard)[1]
 
     def _loss(self, batch: Batch) -> Tensor:
         if self.layerwise == 0:
@@ -339,11 +343,8 @@ class Run:
         return value if math.isfinite(value) else math.inf
 
     def _validation_loss(self, batch: Batch) -> float:
-        if type(self.regime) is Unsupervised:
-            losses = mean_objective(self.encoder, self.regime, batch)
-            if losses is not None:
-                return losses[0]
-        return float(self.regime(self.encoder, batch))
+        learned = compiled_loss(self.encoder, self.regime, batch)
+        return float(self.regime(self.encoder, batch)) if learned is None else learned[0]
 
     def _has_exploded(self, loss: float) -> bool:
         if not math.isfinite(loss):
@@ -433,24 +434,32 @@ class Run:
         return self.steps if info["finished"] else self.history.steps
 
 
-def mean_objective(
-    encoder: Any,
-    regime: Unsupervised,
-    batch: Batch,
-    hard: Tensor | None = None,
-    weight: float = 0.0,
-) -> tuple[float, Tensor] | None:
-    """Return the loss, and the loss with the guard, from one compiled call; None if it has none."""
-    if not isinstance(encoder, SteppedEncoder):
+def differentiable(loss: Tensor) -> Learned:
+    """Return the value of a loss, and what adds its gradients."""
+    return loss.item(), lambda: torch.autograd.backward(loss)
+
+
+def compiled_loss(
+    encoder: Any, regime: Regime, batch: Batch, hard: Tensor | None = None, weight: float = 0.0
+) -> Learned | None:
+    """Return the loss, and what adds the gradients of ``loss + weight guard``, from one call.
+
+    Returns None where this is not compiled; it is for the mean objective of a model.
+    """
+    if type(regime) is not Unsupervised or not isinstance(encoder, SteppedEncoder):
         return None
-    losses = encoder.mean_objective(batch.x, hard, weight)
-    if losses is None:
-        return None
-    total, loss = losses
-    if batch.learns_dictionary:
-        penalty = dictionary_penalty(encoder.model, batch, regime.n)
-        return loss + float(penalty.detach()), total + penalty
-    return loss, total
+    learned = encoder.mean_objective(batch.x, hard, weight)
+    if learned is None or not batch.learns_dictionary:
+        return learned
+    loss, add_gradients = learned
+    penalty = dictionary_penalty(encoder.model, batch, regime.n)
+
+    def backward() -> None:
+        add_gradients()
+        if penalty.requires_grad:
+            torch.autograd.backward(penalty)
+
+    return loss + float(penalty.detach()), backward
 
 
 def _members(encoder: Any, default_steps: bool, layerwise: bool) -> list[Trainable]:

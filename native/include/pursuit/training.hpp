@@ -7,7 +7,8 @@
 //   u = e x W' + p H'  with decay = 1       in the gram form,
 //   u = r W'  with  r = e x - p V           in the residual form,
 //
-// and the first layer starts from z = z' = 0. With an outlier step w the code ends in an identity block:
+// and the first layer starts from z = z' = 0. In coupled layers of the gram form H follows from W and the
+// dictionary: H = I - W D' - diag(decay), where decay is that of the residual form. With an outlier step w the code ends in an identity block:
 // V and W continue as I and diag(w). The shrinkage first shrinks single coefficients by their soft
 // thresholds, from one side where they must not be negative, and then groups, in the order of the stages:
 // y_r <- y_r max(0, 1 - t_r / ||y_r||).
@@ -41,17 +42,17 @@ struct MatrixStack {
 /// The layers: what is given.
 template <class T>
 struct TrainingLayers {
-    bool gram;
+    bool gram, coupled;
     int depth;                      // T
     int size;                       // q, coefficients
     int stored;                     // coefficients outside of an identity block
     int features;                   // m
     MatrixStack<const T> weight;    // W, (1 or T, stored, m)
-    MatrixStack<const T> matrix;    // H, (k, q, q), or V, (k, stored, m)
+    MatrixStack<const T> matrix;    // H, (k, q, q), or V, (k, stored, m), or D, (1, q, m), if gram and coupled
     Matrix<const T> outlier_step;   // w, (1 or T, m); no data without an identity block
-    Vector<const T> decay;          // (q,); no data if it is 0. Of the residual form alone
+    Vector<const T> decay;          // (q,); no data if it is 0
     Matrix<const T> mixing;         // rows a1, a2, c1, c2, e; (T, 5)
-    Matrix<const T> thresholds;     // (1 or T, columns)
+    Matrix<const T> thresholds;     // (1 or T, columns); negative ones count as 0
     Matrix<const std::int32_t> labels;       // the column of the threshold of each coefficient, -1 for none; (stages, q)
     Vector<const std::uint8_t> grouped;      // whether a stage shrinks groups; (stages,)
     Vector<const std::uint8_t> nonnegative;  // whether a coefficient must not be negative; (q,)
@@ -127,7 +128,7 @@ public:
                 const int column = g.labels(s, i);
                 if (column < 0) continue;
                 shrunk[i] = 1;
-                for (int k = 0; k < g.thresholds.rows; k++) upper[index(k, i)] += g.thresholds(k, column);
+                for (int k = 0; k < g.thresholds.rows; k++) upper[index(k, i)] += threshold(k, column);
             }
         }
         for (int i = 0; i < q; i++) {
@@ -149,13 +150,7 @@ public:
     /// z = shrink(v, t) of one row.
     void forward(int layer, const T* PURSUIT_RESTRICT v, T* PURSUIT_RESTRICT z) const {
         soft(layer, v, z);
-        for (const Stage& stage : stages) {
-            const T* t = g.thresholds.row(row(layer));
-            for (int r = 0; r < stage.groups(); r++) {
-                const T norm = stage.norm(r, z);
-                stage.scale(r, z, norm > 0 ? std::max(T(0), 1 - t[stage.column[r]] / norm) : T(0));
-            }
-        }
+        for (const Stage& stage : stages) shrink_groups(layer, stage, z);
     }
 
     /// Write the gradient of v, given that of z. `v` is only read if `needs_values`.
@@ -199,7 +194,7 @@ public:
                 for (int k = 0; k < g.thresholds.rows; k++) {
                     for (int i = 0; i < q; i++) {
                         const int column = g.labels(s, i);
-                        if (column >= 0) thresholds(k, column) += soft_gradient[index(k, i)];
+                        if (column >= 0 && g.thresholds(k, column) >= 0) thresholds(k, column) += soft_gradient[index(k, i)];
                     }
                 }
             }
@@ -220,6 +215,14 @@ private:
     std::vector<T> before;  // the row before each stage of groups
 
     int row(int layer) const { return g.thresholds.rows == 1 ? 0 : layer; }
+    T threshold(int k, int column) const { return std::max(T(0), g.thresholds(k, column)); }
+
+    void shrink_groups(int layer, const Stage& stage, T* y) const {
+        for (int r = 0; r < stage.groups(); r++) {
+            const T norm = stage.norm(r, y), level = threshold(row(layer), stage.column[r]);
+            stage.scale(r, y, norm > 0 ? std::max(T(0), 1 - level / norm) : T(0));
+        }
+    }
     std::size_t index(int k, int i) const { return static_cast<std::size_t>(k) * q + i; }
 
     void soft(int layer, const T* PURSUIT_RESTRICT v, T* PURSUIT_RESTRICT z) const {
@@ -235,34 +238,30 @@ private:
 
     /// The gradient of the stages of groups, in place; `before` then begins with the row after `soft`.
     void groups_backward(int layer, const T* v, T* PURSUIT_RESTRICT gradient, const Matrix<T>& thresholds) {
-        const T* t = g.thresholds.row(row(layer));
         soft(layer, v, before.data());
         for (std::size_t s = 0; s + 1 < stages.size(); s++) {
             T* next = &before[(s + 1) * q];
             std::copy_n(&before[s * q], q, next);
-            const Stage& stage = stages[s];
-            for (int r = 0; r < stage.groups(); r++) {
-                const T norm = stage.norm(r, next);
-                stage.scale(r, next, norm > 0 ? std::max(T(0), 1 - t[stage.column[r]] / norm) : T(0));
-            }
+            shrink_groups(layer, stages[s], next);
         }
         for (std::size_t s = stages.size(); s-- > 0;) {
             const Stage& stage = stages[s];
             const T* y = &before[s * q];
             for (int r = 0; r < stage.groups(); r++) {
-                const T norm = stage.norm(r, y), level = t[stage.column[r]];
+                const int k = row(layer), column = stage.column[r];
+                const T norm = stage.norm(r, y), level = threshold(k, column);
                 const T factor = norm > 0 ? 1 - level / norm : T(0);
                 if (!(factor > 0)) {
                     stage.scale(r, gradient, T(0));
                     continue;
                 }
                 T along = 0;  // of the gradient along the row
-                for (int k = stage.begin[r]; k < stage.begin[r + 1]; k++) along += gradient[stage.members[k]] * y[stage.members[k]];
-                if (thresholds.data != nullptr) thresholds(row(layer), stage.column[r]) -= along / norm;
+                for (int j = stage.begin[r]; j < stage.begin[r + 1]; j++) along += gradient[stage.members[j]] * y[stage.members[j]];
+                if (thresholds.data != nullptr && g.thresholds(k, column) >= 0) thresholds(k, column) -= along / norm;
                 const T turn = along / norm * (level / norm) / norm;
-                for (int k = stage.begin[r]; k < stage.begin[r + 1]; k++) {
-                    T& entry = gradient[stage.members[k]];
-                    entry = factor * entry + turn * y[stage.members[k]];
+                for (int j = stage.begin[r]; j < stage.begin[r + 1]; j++) {
+                    T& entry = gradient[stage.members[j]];
+                    entry = factor * entry + turn * y[stage.members[j]];
                 }
             }
         }
@@ -345,6 +344,8 @@ public:
     explicit TrainingPass(const TrainingLayers<T>& given)
         : g(given), q(g.size), m(g.features), depth(g.depth), shrinkage(given) {
         tile = std::max(TILE_ROWS, std::min(MOST_ROWS, NUMBERS / std::max(q, m)) / TILE_ROWS * TILE_ROWS);
+        matrices = g.matrix;
+        if (g.gram && g.coupled) form_couplings();
     }
 
     /// Write the codes after the last layer, and the tape if there is one.
@@ -447,6 +448,9 @@ private:
     AlignedVector<T> mixed, v, p, gz, carry, gp, gs, gv, gr;
     AlignedVector<T> last, gradient_of_codes, rest;
     AlignedVector<T> unkept;  // the tape of a tile
+    MatrixStack<const T> matrices;  // H or V of the layers
+    MatrixStack<T> to_matrices;     // and their gradients
+    AlignedVector<T> couplings, to_couplings;
     std::vector<double> dots;  // the gradients of the scalars
     GemmScratch<T> scratch;
 
@@ -472,6 +476,18 @@ private:
         const std::ptrdiff_t codes = static_cast<std::ptrdiff_t>(q) * (depth - 1);
         const std::ptrdiff_t values = shrinkage.needs_values() ? static_cast<std::ptrdiff_t>(q) * depth : 0;
         return codes + values + (g.gram ? static_cast<std::ptrdiff_t>(q) * g.weight.count : static_cast<std::ptrdiff_t>(m) * depth);
+    }
+
+    /// H = I - W D' - diag(decay) for each W.
+    void form_couplings() {
+        const int count = g.weight.count;
+        couplings.resize(static_cast<std::size_t>(count) * q * q);
+        for (int k = 0; k < count; k++) {
+            const Matrix<T> h(couplings.data() + static_cast<std::ptrdiff_t>(k) * q * q, q, q);
+            gemm<T>(-1, {g.weight[k], false}, {g.matrix[0], true}, 0, h, scratch);
+            for (int i = 0; i < q; i++) h(i, i) += 1 - (g.decay.data == nullptr ? T(0) : g.decay[i]);
+        }
+        matrices = {couplings.data(), count, q, q};
     }
 
     void allocate(AlignedVector<T>& values, int width) const { values.resize(static_cast<std::size_t>(tile) * width); }
@@ -503,14 +519,19 @@ private:
 
     void begin_forward() {
         pack(forward_weight, g.weight, true);
-        if (depth > 1) pack(forward_matrix, g.matrix, g.gram);
+        if (depth > 1) pack(forward_matrix, matrices, g.gram);
         mixed.resize(static_cast<std::size_t>(tile) * q);
         allocate(v, q);
     }
 
     void begin_backward(const TrainingGradients<T>& out) {
         if (!g.gram || out.x.data != nullptr) pack(backward_weight, g.weight, false);
-        if (depth > 1) pack(backward_matrix, g.matrix, !g.gram);
+        if (depth > 1) pack(backward_matrix, matrices, !g.gram);
+        to_matrices = out.matrix;
+        if (g.gram && g.coupled) {
+            to_couplings.assign(out.weight.data == nullptr && out.matrix.data == nullptr ? 0 : couplings.size(), T(0));
+            to_matrices = {to_couplings.empty() ? nullptr : to_couplings.data(), matrices.count, q, q};
+        }
         allocate(gz, q);
         allocate(carry, q);
         allocate(gp, q);
@@ -523,6 +544,11 @@ private:
 
     void end_backward(const TrainingGradients<T>& out) {
         shrinkage.finish(out.thresholds);
+        for (int k = 0; k < matrices.count && g.gram && g.coupled; k++) {
+            // of H = I - W D' - diag(decay)
+            if (out.weight.data != nullptr) gemm<T>(-1, {to_matrices[k], false}, {g.matrix[0], false}, 1, out.weight[k], scratch);
+            if (out.matrix.data != nullptr) gemm<T>(-1, {to_matrices[k], true}, {g.weight[k], false}, 1, out.matrix[0], scratch);
+        }
         if (out.mixing.data == nullptr) return;
         for (int k = 0; k < depth; k++) {
             for (int i = 0; i < 5; i++) out.mixing(k, i) += static_cast<T>(dots[k * 5 + i]);
@@ -574,7 +600,7 @@ private:
             const Matrix<T> earlier = k < 2 ? Matrix<T>() : tape.code(k - 2);
             if (k > 0) mix_codes(mix[2], z, mix[3], earlier, point);
             if (g.gram) {
-                if (k > 0) multiply(1, constant(point), q, forward_matrix[g.matrix.index(k, depth)], 0, u);
+                if (k > 0) multiply(1, constant(point), q, forward_matrix[matrices.index(k, depth)], 0, u);
             } else {
                 residual(k, x, point, tape.part(k), u);
             }
@@ -606,7 +632,7 @@ private:
                 for (int j = 0; j < m; j++) to[j] = e * from[j] - minus[j];
             }
         }
-        if (k > 0) multiply(-1, constant(point), g.stored, forward_matrix[g.matrix.index(k, depth)], 1, r);
+        if (k > 0) multiply(-1, constant(point), g.stored, forward_matrix[matrices.index(k, depth)], 1, r);
         multiply(1, constant(r), m, forward_weight[g.weight.index(k, depth)], 0, Matrix<T>(u.data, n, g.stored, q));
         if (outliers == 0) return;
         const T* PURSUIT_RESTRICT step = outlier_step(k);
@@ -689,7 +715,7 @@ private:
             const Matrix<T> flow(slope, n, q), back(gp.data(), n, q);
             if (g.gram) {
                 signal_backward(k, x, flow, tape.part(g.weight.index(k, depth)), gx, out);
-                if (k > 0) multiply(1, constant(flow), q, backward_matrix[g.matrix.index(k, depth)], 0, back);
+                if (k > 0) multiply(1, constant(flow), q, backward_matrix[matrices.index(k, depth)], 0, back);
             } else {
                 residual_backward(k, x, flow, tape.part(k), back, gx, out);
             }
@@ -763,7 +789,7 @@ private:
         }
         dots[k * 5 + 4] += total;
         if (k == 0) return;
-        multiply(-1, constant(to_r), m, backward_matrix[g.matrix.index(k, depth)], 0, Matrix<T>(back.data, n, g.stored, q));
+        multiply(-1, constant(to_r), m, backward_matrix[matrices.index(k, depth)], 0, Matrix<T>(back.data, n, g.stored, q));
         for (int i = 0; i < n; i++) {
             T* PURSUIT_RESTRICT to = back.row(i);
             if (outliers > 0) {
@@ -838,10 +864,10 @@ private:
                 gemm<T>(1, {flow(k, step), true}, {r, false}, 1, out.weight[g.weight.index(k, depth)], scratch);
             }
         }
-        if (depth == 1 || out.matrix.data == nullptr) return;
-        const int step = g.matrix.count == 1 ? depth - 1 : 1;
+        if (depth == 1 || to_matrices.data == nullptr) return;
+        const int step = matrices.count == 1 ? depth - 1 : 1;
         for (int k = 1; k < depth; k += step) {
-            const Matrix<T> to = out.matrix[g.matrix.index(k, depth)];
+            const Matrix<T> to = to_matrices[matrices.index(k, depth)];
             if (g.gram) {
                 gemm<T>(1, {flow(k, step), true}, {point(k, step), false}, 1, to, scratch);
             } else {

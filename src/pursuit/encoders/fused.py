@@ -9,7 +9,7 @@ gradients.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from .._checks import is_eager
 from .._native import kernels
@@ -150,20 +149,46 @@ def fused_loss(
     x: Tensor,
     plain: int,
     weight: float,
-) -> tuple[Tensor, float] | None:
-    """Return ``loss + weight guard``, and the loss alone; None if this needs eager torch.
+) -> tuple[float, Callable[[], None]] | None:
+    """Return the loss, and a function that adds the gradients of ``loss + weight guard``.
 
     The loss is the mean objective of the first `plain` rows of x, and the guard is that of
-    `pursuit.guard` over the others. `atoms` and `units` are those of the normalised model. The
-    first result has no gradients of gradients.
+    `pursuit.guard` over the others. `atoms` and `units` are those of the normalised model. Returns
+    None if this needs eager torch. There are no gradients of gradients, nor of x.
     """
     inputs = _inputs(stack, shrinkage, x)
     if inputs is None:
         return None
-    losses: list[float] = []
-    settings = stack, shrinkage, objective, units, plain, weight, torch.is_grad_enabled(), losses
-    total = _Loss.apply(settings, x, *inputs, atoms)  # type: ignore[no-untyped-call]
-    return total, losses[0]
+    tensors = (*inputs, atoms)
+    learns = torch.is_grad_enabled()
+    needed = [learns and t is not None and t.requires_grad for t in tensors]
+    layers = _layers(stack, shrinkage, *inputs)
+    factors = 1 / max(plain, 1), weight / max(len(x) - plain, 1)
+    given = (_array(atoms), *objective.arrays[x.dtype], _array(units))
+    parts, signals = _parts(len(x)), _array(x)
+    gradients = [_zeros(tensors, needed) for _ in parts]
+    sums = [0.0] * len(parts)
+
+    def learn(part: slice) -> None:
+        count = min(max(plain - part.start, 0), part.stop - part.start)
+        k = parts.index(part)
+        sums[k], _ = layers.learn(signals[part], count, *factors, *given, learns, *gradients[k])
+
+    work_through(parts, lambda: learn, len(parts))
+
+    def backward() -> None:
+        summed = _summed(gradients, stack.mixing)
+        pairs = [
+            (t, g) for t, g in zip(tensors, summed, strict=True) if t is not None and g is not None
+        ]
+        for tensor, gradient in pairs:
+            if tensor.is_leaf:
+                tensor.grad = gradient if tensor.grad is None else tensor.grad + gradient
+        derived = [pair for pair in pairs if not pair[0].is_leaf]
+        if derived:
+            torch.autograd.backward([t for t, _ in derived], [g for _, g in derived])
+
+    return sum(sums) * factors[0], backward
 
 
 def fused(stack: Stack, shrinkage: Shrinkage, x: Tensor, eager: Eager) -> Tensor | None:
@@ -178,7 +203,10 @@ def fused(stack: Stack, shrinkage: Shrinkage, x: Tensor, eager: Eager) -> Tensor
     return _Fused.apply(settings, x, *inputs)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def _inputs(stack: Stack, shrinkage: Shrinkage, x: Tensor) -> tuple[Tensor | None, ...] | None:
+Inputs = tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor]
+
+
+def _inputs(stack: Stack, shrinkage: Shrinkage, x: Tensor) -> Inputs | None:
     """What is differentiated besides x, or None if this needs eager torch."""
     if not (_is_plain(x) and stack.weight.dtype == x.dtype):
         return None
@@ -251,52 +279,6 @@ class _Fused(torch.autograd.Function):
         return None, gx, *_summed(list(gradients.values()), mixing)
 
 
-class _Loss(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        settings: Any,
-        x: Tensor,
-        weight: Tensor,
-        matrix: Tensor,
-        outlier_step: Tensor | None,
-        mixing: Tensor | None,
-        thresholds: Tensor,
-        atoms: Tensor,
-    ) -> Tensor:
-        stack, shrinkage, objective, units, plain, guard_weight, learns, losses = settings
-        tensors = weight, matrix, outlier_step, mixing, thresholds
-        layers = _layers(stack, shrinkage, *tensors)
-        hard = len(x) - plain
-        factors = 1 / max(plain, 1), guard_weight / max(hard, 1)
-        given = (_array(atoms), *objective.arrays[x.dtype], _array(units))
-        parts, signals = _parts(len(x)), _array(x)
-        needed = ctx.needs_input_grad[2:] if learns else (False,) * 6
-        gradients = {part.start: _zeros((*tensors, atoms), needed) for part in parts}
-        sums = {}
-
-        def learn(part: slice) -> None:
-            count = min(max(plain - part.start, 0), part.stop - part.start)
-            sums[part.start] = layers.learn(
-                signals[part], count, *factors, *given, learns, *gradients[part.start]
-            )
-
-        work_through(parts, lambda: learn, len(parts))
-        ctx.gradients = _summed([gradients[part.start] for part in parts], mixing)
-        loss = sum(sums[part.start][0] for part in parts) * factors[0]
-        guard = sum(sums[part.start][1] for part in parts) * factors[1]
-        losses.append(loss)
-        return x.new_tensor(loss + guard)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        factor = float(gradient)
-        if factor == 1:
-            return None, None, *ctx.gradients
-        return None, None, *(None if g is None else factor * g for g in ctx.gradients)
-
-
 def _layers(
     stack: Stack,
     shrinkage: Shrinkage,
@@ -310,7 +292,7 @@ def _layers(
     mix = _five_scalars(mixing, stack.depth, weight)
     arrays = [_array(t) for t in (weight, matrix, outlier_step, stack.decay, mix, thresholds)]
     described = shrinkage.labels, shrinkage.grouped, shrinkage.nonnegative
-    return LAYERS[weight.dtype](stack.gram, *arrays, *described)
+    return LAYERS[weight.dtype](stack.gram, stack.coupled, *arrays, *described)
 
 
 def _zeros(tensors: Sequence[Tensor | None], needed: Sequence[bool]) -> list[Any]:
@@ -351,7 +333,9 @@ def _eagerly(
     assert matrix is not None
     assert thresholds is not None
     stages = ctx.shrinkage.split(thresholds)
-    again = Stack(stack.gram, weight, matrix, step, stack.decay, mixing, stages, stack.depth)
+    again = replace(
+        stack, weight=weight, matrix=matrix, outlier_step=step, mixing=mixing, thresholds=stages
+    )
     codes = ctx.eager(again, x)
     every = (x, weight, matrix, step, mixing, thresholds)
     chosen = [t for t, need in zip(every, needed, strict=True) if need and t is not None]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -178,21 +178,22 @@ class SteppedEncoder(Encoder):
 
     def mean_objective(
         self, x: Tensor, hard: Tensor | None = None, weight: float = 0.0
-    ) -> tuple[Tensor, float] | None:
-        """Return ``loss + weight guard``, and the loss alone; None where they are not compiled.
+    ) -> tuple[float, Callable[[], None]] | None:
+        """Return the loss, and a function that adds the gradients of ``loss + weight guard``.
 
         The loss is the mean objective of the codes of x, shape (n, m), and the guard that of
-        `pursuit.guard` on `hard` rows. There are no gradients of gradients, nor of x.
+        `pursuit.guard` on `hard` rows. Returns None where this is not compiled. There are no
+        gradients of gradients, nor of x.
         """
         if self._shrinkage is None or self._objective is None or len(x) == 0 or x.requires_grad:
             return None
         quadratic = self._quadratic()
         stack, rows = self.step.stack(quadratic), x if hard is None else torch.cat([x, hard])
         parts = self._shrinkage, self._objective, quadratic.atoms, self.units
-        losses = fused_loss(stack, *parts, rows, len(x), weight)
-        if losses is None or not math.isfinite(losses[1]):
+        found = fused_loss(stack, *parts, rows, len(x), weight)
+        if found is None or not math.isfinite(found[0]):
             self._as_rows(x)  # raises an error if x is to blame
-        return losses
+        return found
 
     @cached_property
     def _objective(self) -> Objective | None:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ..penalties import Penalty
-from .forms import Stack
+from .forms import Stack, coupling
 from .trainable import Kind
 
 
@@ -72,20 +72,12 @@ class Quadratic:
         """1/constants of the identity block."""
         return 1 / self.constants[len(self.atoms) :]
 
-    def coupling(self, weight: Tensor) -> Tensor:
-        """``H = I - W D' - diag(decay)``, for one W or a stack of them."""
-        size, decay = len(self.constants), self.decay
-        if decay is None:
-            diagonal = torch.eye(size, dtype=weight.dtype, device=weight.device)
-        else:
-            diagonal = torch.diag(1 - decay)
-        if weight.ndim == 2:
-            return torch.addmm(diagonal, weight, self.atoms.T, alpha=-1)
-        return torch.baddbmm(diagonal, weight, self.atoms.T.expand(len(weight), -1, -1), alpha=-1)
-
 
 class LayerParameters(nn.Module):
     """The base: the scalars of all layers. `start` gives the initial values."""
+
+    #: whether the coupling follows from W and the dictionary
+    coupled = True
 
     def __init__(self, setting: Setting, start: Quadratic) -> None:
         super().__init__()
@@ -118,10 +110,11 @@ class LayerParameters(nn.Module):
     def stack(self, now: Quadratic) -> Stack:
         """Return the layers on the quadratic of the current dictionary."""
         weight, matrix = self._matrices(now)
-        gram = self.setting.gram
-        step, decay = (None, None) if gram else (self._outlier_step(now), now.decay)
+        gram, coupled, depth = self.setting.gram, self.coupled, self.setting.depth
+        step = None if gram else self._outlier_step(now)
+        decay = None if gram and not coupled else now.decay
         thresholds = self._thresholds(now)
-        return Stack(gram, weight, matrix, step, decay, self.mixing, thresholds, self.setting.depth)
+        return Stack(gram, coupled, weight, matrix, step, decay, self.mixing, thresholds, depth)
 
     @abstractmethod
     def _matrices(self, now: Quadratic) -> tuple[Tensor, Tensor]:
@@ -133,7 +126,7 @@ class LayerParameters(nn.Module):
 
     @abstractmethod
     def _thresholds(self, now: Quadratic) -> tuple[Tensor, ...]:
-        """The thresholds of `Stack`, none negative."""
+        """The thresholds of `Stack`."""
 
     @abstractmethod
     def _threshold_parameters(self) -> list[nn.Parameter]:
@@ -170,7 +163,7 @@ class _Weighted(LayerParameters):
         return tensor.detach().expand(copies, *tensor.shape).clone()
 
     def _thresholds(self, now: Quadratic) -> tuple[Tensor, ...]:
-        return tuple(t.clamp_min(0) for t in self.thresholds)
+        return tuple(self.thresholds)
 
     def _threshold_parameters(self) -> list[nn.Parameter]:
         return list(self.thresholds)
@@ -185,11 +178,15 @@ class Free(_Weighted):
     Initially ``W = D / alpha, H = I - D D' / alpha``. Untied, each layer has another H.
     """
 
+    coupled = False
+
     def __init__(self, setting: Setting, start: Quadratic) -> None:
         super().__init__(setting, start)
         self.weight = nn.Parameter(start.weight.detach().clone())
         products = 1 if setting.tied else max(1, setting.depth - 1)
-        matrix = start.coupling(start.weight) if setting.gram else start.atoms
+        matrix = start.atoms
+        if setting.gram:
+            matrix = coupling(start.weight, start.atoms, start.decay)
         self.coupling = nn.Parameter(matrix.detach().expand(products, *matrix.shape).clone())
 
     def kinds(self, atom_norm: float) -> dict[str, Kind]:
@@ -211,8 +208,7 @@ class Coupled(_Weighted):
         self.weight = nn.Parameter(self._stack(start.weight))
 
     def _matrices(self, now: Quadratic) -> tuple[Tensor, Tensor]:
-        gram = self.setting.gram
-        return self.weight, now.coupling(self.weight) if gram else now.atoms[None]
+        return self.weight, now.atoms[None]
 
 
 class Scalars(LayerParameters):
@@ -226,8 +222,7 @@ class Scalars(LayerParameters):
         return super().kinds(atom_norm) | {"factors": Kind("scalar")}
 
     def _matrices(self, now: Quadratic) -> tuple[Tensor, Tensor]:
-        weight = now.weight
-        return weight[None], (now.coupling(weight) if self.setting.gram else now.atoms)[None]
+        return now.weight[None], now.atoms[None]
 
     def _outlier_step(self, now: Quadratic) -> Tensor | None:
         return now.outlier_step[None] if self.setting.identity else None
