@@ -30,7 +30,7 @@ from .guard import excess, hard_rows
 from .optimisation import CLIP, Adam, default_steps, learning_rate
 from .persistence import read, write
 from .progress import Callback, Progress
-from .regimes import Regime, Unsupervised, dictionary_penalty, record_regime
+from .regimes import Regime, Unsupervised, Weighted, dictionary_penalty, record_regime
 
 logger = logging.getLogger(__name__)
 
@@ -256,8 +256,9 @@ class Run:
         if hard is None:
             return differentiable(self._loss(batch))
         (member,) = self.members
-        together = isinstance(member, Encoder) and type(self.regime).__call__ is Regime.__call__
-        if together and self.layerwise == 0:
+        # a regime that calls the encoder itself, as a callable does, gets the batch alone
+        by_codes = type(self.regime).__call__ in (Regime.__call__, Weighted.__call__)
+        if by_codes and isinstance(member, Encoder) and self.layerwise == 0:
             codes = member(torch.cat([batch.x, hard]))
             loss = self.regime.loss(self.encoder, batch, codes[: len(batch.x)])
             codes = codes[len(batch.x) :]
