@@ -322,8 +322,8 @@ def test_a_step_with_parameters_of_its_own_is_trained(monkeypatch: pytest.Monkey
             return super().kinds(atom_norm) | {"bias": Kind("scalar", 0.1)}
 
         def _thresholds(self, now):
-            layers = super()._thresholds(now)
-            return [(b * t[0], *t[1:]) for b, t in zip(self.bias, layers, strict=True)]
+            first, *others = super()._thresholds(now)
+            return (self.bias[:, None] * first, *others)
 
     monkeypatch.setitem(steps.STEPS, "biased", Biased)
     model, x = signals("lasso", 600)

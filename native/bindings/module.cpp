@@ -49,6 +49,7 @@ bool has_avx2() {
 NB_MODULE(PURSUIT_MODULE, module) {
     module.doc() = "The kernels of pursuit, compiled for one instruction set.";
     module.def("has_avx2", &has_avx2, "Whether the processor and the system have AVX2 and FMA.");
+    pursuit::bindings::bind_adam(module);
     pursuit::bindings::bind_block_descent(module);
     pursuit::bindings::bind_correlate(module);
     pursuit::bindings::bind_dictionary_sweep(module);
@@ -56,5 +57,6 @@ NB_MODULE(PURSUIT_MODULE, module) {
     pursuit::bindings::bind_huber(module);
     pursuit::bindings::bind_lasso(module);
     pursuit::bindings::bind_runtime(module);
+    pursuit::bindings::bind_training(module);
     pursuit::bindings::bind_truncated_products(module);
 }

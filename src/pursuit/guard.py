@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .encoders.trainable import Trainable
+from .models import SparseModel
 
 #: the number of rows of a batch for each hard row
 SHARE = 8
@@ -29,8 +30,12 @@ def guard(encoder: Trainable, x: Tensor, rng: np.random.Generator) -> Tensor:
     row that blows up by a factor of 10^10 count 23, not 10^10.
     """
     rows = hard_rows(x, rng)
-    model, y = encoder.model, encoder.prepare(rows)
-    reached = model.objective(y, encoder(rows))
+    return excess(encoder.model, encoder.prepare(rows), encoder(rows))
+
+
+def excess(model: SparseModel, y: Tensor, codes: Tensor) -> Tensor:
+    """Return the term of `guard` for signals y and their codes."""
+    reached = model.objective(y, codes)
     start = model.objective(y, y.new_zeros(len(y), model.code_size))
     tiny = torch.finfo(y.dtype).tiny
     return (reached.clamp_min(tiny).log() - start.clamp_min(tiny).log()).clamp_min(0).mean()
@@ -39,15 +44,14 @@ def guard(encoder: Trainable, x: Tensor, rng: np.random.Generator) -> Tensor:
 def hard_rows(x: Tensor, rng: np.random.Generator) -> Tensor:
     """Return signals that are harder to encode than x, shape (ceil(n / 8), m).
 
-    In equal parts sums of two rows (divided by sqrt(2)), rows with their features shuffled, and
-    plain rows, each multiplied by a factor between 1 and `LARGEST`, uniform on a logarithmic scale.
-    Non-negative signals stay non-negative.
+    In equal parts sums of two rows (divided by sqrt(2)), rows with their features shuffled (all in
+    the same order), and plain rows, each multiplied by a factor between 1 and `LARGEST`, uniform on
+    a logarithmic scale. Non-negative signals stay non-negative.
     """
     count = -(-len(x) // SHARE)
-    first, second = torch.from_numpy(rng.integers(len(x), size=(2, count))).to(x.device)
-    order = torch.from_numpy(rng.random((count, x.shape[1])).argsort(axis=1)).to(x.device)
-    kind = torch.arange(count, device=x.device)[:, None] % 3
-    rows = x[first]
-    rows = torch.where(kind == 0, (rows + x[second]) / 2**0.5, rows)
-    rows = torch.where(kind == 1, rows.gather(1, order), rows)
+    chosen = torch.from_numpy(rng.integers(len(x), size=count + -(-count // 3))).to(x.device)
+    order = torch.from_numpy(rng.permutation(x.shape[1])).to(x.device)
+    rows = x[chosen[:count]]
+    rows[::3] = (rows[::3] + x[chosen[count:]]) / 2**0.5
+    rows[1::3] = rows[1::3][:, order]
     return rows * torch.from_numpy(LARGEST ** rng.random((count, 1))).to(x)

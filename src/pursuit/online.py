@@ -14,16 +14,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .batches import Batch, Targets, as_tensors, require_shape
 from .changes import PAST, RECENT, YOUNG, ChangeDetector, running_mean
 from .dictionary import OnlineDictionary
 from .encoders.trainable import Trainable, declared_kinds, require_members
 from .files import below, joined
-from .optimisation import CLIP, adam_state, adam_tensors, learning_rate
+from .optimisation import CLIP, Adam, learning_rate
 from .persistence import read, write
 from .regimes import Regime, Unsupervised, as_regime, record_regime
+from .training_loop import compiled_loss, differentiable
 
 #: the number of chunks that the history keeps
 REMEMBERED = 10_000
@@ -143,9 +144,7 @@ class OnlineLearner:
             if kinds[name].role != "dictionary"
         }
         rates = {n: rate * learning_rate(kinds[n], p.detach()) for n, p in self._trained.items()}
-        self._optimiser = torch.optim.Adam(
-            [{"params": [p], "lr": rates[name]} for name, p in self._trained.items()]
-        )
+        self._optimiser = Adam(self._trained, rates)
 
     @property
     def drift(self) -> float:
@@ -211,16 +210,16 @@ class OnlineLearner:
         rng = np.random.default_rng([self.seed, self.samples, number])
         size = min(self.batch_size, len(self._seen))
         rows = torch.from_numpy(rng.integers(len(self._seen), size=size))
-        self._optimiser.zero_grad(set_to_none=True)
-        loss = self.regime(self.encoder, self._seen.rows(rows))
-        torch.autograd.backward(loss)
-        trained = [p for p in self._trained.values() if p.grad is not None]
-        norm = nn.utils.clip_grad_norm_(trained, CLIP * max(abs(self._past), 1e-30))
+        self._optimiser.forget_gradients()
+        batch = self._seen.rows(rows)
+        learned = compiled_loss(self.encoder, self.regime, batch)
+        loss, backward = learned or differentiable(self.regime(self.encoder, batch))
         # nothing is learned from a sample that blows up, or before the first finite objective
-        if all(map(math.isfinite, (norm.item(), loss.item(), self._past))):
-            self._optimiser.step()
+        if math.isfinite(loss) and math.isfinite(self._past):
+            backward()
+            self._optimiser.step(CLIP * max(abs(self._past), 1e-30))
             self.encoder.project_()
-        self._optimiser.zero_grad(set_to_none=True)
+            self._optimiser.forget_gradients()
 
     def _record(self, x: Tensor, objective: float) -> None:
         """Record a chunk in the history, and look for a change of the stream."""
@@ -238,7 +237,7 @@ class OnlineLearner:
         tensors = joined(
             {
                 "encoder": self.encoder.state_dict(),
-                "adam": adam_tensors(self._optimiser.state_dict()),
+                "adam": self._optimiser.state,
                 "online": {} if self.dictionary is None else self.dictionary.state,
                 "seen": self._seen.parts,
                 "waiting": self._waiting.parts,
@@ -268,7 +267,7 @@ class OnlineLearner:
             changed = [key for key, value in settings.items() if info["settings"].get(key) != value]
             raise ValueError(f"{path} holds another learner: {', '.join(changed)} differ")
         self.encoder.load_state_dict(below(tensors, "encoder."))
-        self._optimiser.load_state_dict(adam_state(self._optimiser, below(tensors, "adam.")))
+        self._optimiser.state = below(tensors, "adam.")
         if self.dictionary is not None:
             self.dictionary.state = below(tensors, "online.")
         self._seen.parts = below(tensors, "seen.")

@@ -1,14 +1,15 @@
-"""Learning rates, the default number of steps, and the state of Adam as plain tensors."""
+"""Adam, the learning rates, and the default number of steps."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from ._native import kernels
 from .encoders.trainable import Kind, Role
 
 #: Adam's learning rate for each role of a parameter, in its unit, at the start of the cosine decay.
@@ -20,6 +21,8 @@ RATES |= {"threshold": 0.03, "dictionary": 1e-3}
 LARGEST_RATE = 2e-2
 #: the largest norm of the gradient, as a multiple of the loss of the untrained encoder
 CLIP = 0.4
+#: the decay of Adam's moments, and what is added to the root of the second
+BETAS, EPSILON = (0.9, 0.999), 1e-8
 
 
 def learning_rate(kind: Kind, parameter: Tensor) -> float:
@@ -46,19 +49,117 @@ def default_steps(encoders: Sequence[Any]) -> int:
     return int(max(800, min(4000, 40_000 / layers, 2.4e8 / multiplications)))
 
 
-def adam_tensors(state: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the moments and step counts of an optimiser's `state_dict` as named tensors."""
-    return {
-        f"{number}.{key}": value
-        for number, values in state["state"].items()
-        for key, value in values.items()
-    }
+class Adam:
+    """Adam with a learning rate for each parameter, and gradients of bounded norm.
+
+    With the gradient g, and t the number of steps of a parameter: ``m <- b1 m + (1 - b1) g``,
+    ``v <- b2 v + (1 - b2) g^2``, ``w <- w - rate (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)``.
+
+    Parameters
+    ----------
+    parameters
+        What is optimised, by name.
+    rates
+        The learning rate of each parameter.
+    """
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], rates: Mapping[str, float]) -> None:
+        self.parameters, self.rates = list(parameters.values()), [rates[n] for n in parameters]
+        self.means = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
+        self.squares = [torch.zeros_like(mean) for mean in self.means]
+        self.counts = [0] * len(self.parameters)
+
+    def step(self, largest: float, factor: float = 1.0) -> float:
+        """Update the parameters that have gradients, and return the norm of all gradients.
+
+        Gradients are scaled down to the norm `largest`, and `factor` multiplies the learning rates.
+        Nothing changes if the norm is not finite.
+        """
+        used = [n for n, p in enumerate(self.parameters) if p.grad is not None]
+        counts = [self.counts[n] + 1 for n in used]
+        rates = [self.rates[n] * factor for n in used]
+        update = _compiled if all(_is_native(self.parameters[n]) for n in used) else _eager
+        with torch.no_grad():
+            gradients = [cast(Tensor, self.parameters[n].grad).contiguous() for n in used]
+            parameters = [self.parameters[n] for n in used]
+            means, squares = ([every[n] for n in used] for every in (self.means, self.squares))
+            norm = update(parameters, gradients, means, squares, rates, counts, largest)
+        if math.isfinite(norm):
+            for n, count in zip(used, counts, strict=True):
+                self.counts[n] = count
+        return norm
+
+    def forget_gradients(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    @property
+    def state(self) -> dict[str, Tensor]:
+        """A copy of the moments and step counts, as named tensors."""
+        state = {}
+        for n, count in enumerate(self.counts):
+            state[f"{n}.step"] = torch.tensor(float(count))
+            state[f"{n}.exp_avg"] = self.means[n].clone()
+            state[f"{n}.exp_avg_sq"] = self.squares[n].clone()
+        return state
+
+    @state.setter
+    def state(self, tensors: Mapping[str, Tensor]) -> None:
+        for n, (mean, square) in enumerate(zip(self.means, self.squares, strict=True)):
+            if f"{n}.step" not in tensors:  # a parameter that has not had a gradient yet
+                self.counts[n] = 0
+                mean.zero_()
+                square.zero_()
+                continue
+            self.counts[n] = int(tensors[f"{n}.step"])
+            mean.copy_(tensors[f"{n}.exp_avg"])
+            square.copy_(tensors[f"{n}.exp_avg_sq"])
 
 
-def adam_state(optimiser: torch.optim.Adam, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return a `state_dict` that the optimiser can load; the inverse of `adam_tensors`."""
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        number, _, key = name.partition(".")
-        state.setdefault(int(number), {})[key] = tensor
-    return {**optimiser.state_dict(), "state": state}
+def _is_native(parameter: Tensor) -> bool:
+    return parameter.device.type == "cpu" and parameter.is_contiguous()
+
+
+def _compiled(
+    parameters: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    means: Sequence[Tensor],
+    squares: Sequence[Tensor],
+    rates: Sequence[float],
+    counts: Sequence[int],
+    largest: float,
+) -> float:
+    norm, groups = 0.0, {p.dtype for p in parameters}
+    if len(groups) > 1:
+        return _eager(parameters, gradients, means, squares, rates, counts, largest)
+    every = (parameters, gradients, means, squares)
+    flat = [[t.detach().view(-1).numpy() for t in tensors] for tensors in every]
+    if parameters:
+        norm = kernels.adam(*flat, rates, counts, largest)
+    return norm
+
+
+def _eager(
+    parameters: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    means: Sequence[Tensor],
+    squares: Sequence[Tensor],
+    rates: Sequence[float],
+    counts: Sequence[int],
+    largest: float,
+) -> float:
+    """The same in torch, on any device."""
+    norms = [torch.linalg.vector_norm(g).double().cpu() for g in gradients]
+    norm = float(torch.linalg.vector_norm(torch.stack(norms))) if norms else 0.0
+    if not math.isfinite(norm):
+        return norm
+    scale = largest / (norm + 1e-6) if norm > largest else 1.0
+    for p, g, mean, square, rate, t in zip(
+        parameters, gradients, means, squares, rates, counts, strict=True
+    ):
+        g = g * scale
+        mean.lerp_(g, 1 - BETAS[0])
+        square.mul_(BETAS[1]).addcmul_(g, g, value=1 - BETAS[1])
+        root = (square / (1 - BETAS[1] ** t)).sqrt().add_(EPSILON)
+        p.addcdiv_(mean, root, value=-rate / (1 - BETAS[0] ** t))
+    return norm

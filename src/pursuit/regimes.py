@@ -94,7 +94,7 @@ class Unsupervised(Regime):
         single, codes = _single(encoder, codes, self.name)
         model = single.model
         loss = model.objective(single.prepare(batch.x), codes).mean()
-        return loss + _dictionary_penalty(model, batch, self.n)
+        return loss + dictionary_penalty(model, batch, self.n)
 
 
 class Approximation(Regime):
@@ -202,7 +202,7 @@ class Supervised(Regime):
             loss = self.signal * _distance(decoded, targets)
         if self.penalty > 0:
             loss = loss + self.penalty * (
-                model.penalty.value(codes).mean() + _dictionary_penalty(model, batch)
+                model.penalty.value(codes).mean() + dictionary_penalty(model, batch)
             )
         return loss
 
@@ -372,7 +372,7 @@ def _single(encoder: nn.Module, codes: Codes, name: str) -> tuple[Trainable, Ten
     return cast(Trainable, encoder), codes
 
 
-def _dictionary_penalty(model: SparseModel, batch: Batch, n: float | None = None) -> Tensor:
+def dictionary_penalty(model: SparseModel, batch: Batch, n: float | None = None) -> Tensor:
     """Return ``phi(D)/n`` if the dictionary is learned, else 0; by default n is `batch.total`."""
     penalty = next(iter(model.dictionaries.values())).new_zeros(())
     if not batch.learns_dictionary:

@@ -5,11 +5,10 @@ Randomness depends on the seed and the step alone, so a run resumes bit for bit.
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -23,18 +22,21 @@ from ._checks import require_choice
 from .batches import Batch, Source
 from .dictionary import OnlineDictionary
 from .encoders.bank import EncoderBank
+from .encoders.encoder import Encoder
+from .encoders.stepped import SteppedEncoder
 from .encoders.trainable import Trainable, declared_kinds, require_members
 from .files import below, joined
-from .guard import guard
-from .optimisation import CLIP, adam_state, adam_tensors, default_steps, learning_rate
+from .guard import excess, hard_rows
+from .optimisation import CLIP, Adam, default_steps, learning_rate
 from .persistence import read, write
 from .progress import Callback, Progress
-from .regimes import Regime, record_regime
+from .regimes import Regime, Unsupervised, Weighted, dictionary_penalty, record_regime
 
 logger = logging.getLogger(__name__)
 
-#: the weight of the guard against blow-ups, as a multiple of the loss at the start
-GUARD = 0.005
+#: the weight of the guard against blow-ups, as a multiple of the loss at the start; one step of
+#: `GUARDED` has the guard, with that many times the weight
+GUARD, GUARDED = 0.005, 4
 #: the number of validations in a run, and the number without improvement after which it ends
 LOOKS, PATIENCE = 40, 15
 #: the smallest number of steps between two validations
@@ -51,6 +53,10 @@ VALIDATION_ROWS = 2048
 MEMORY = 10_000
 #: the attributes of a run that a checkpoint holds as plain numbers
 NUMBERS = ("factor", "running", "scale", "lowest", "stale")
+
+
+#: the value of a loss, and what adds its gradients
+Learned = tuple[float, Callable[[], None]]
 
 
 @dataclass
@@ -147,11 +153,8 @@ class Run:
             self.online = OnlineDictionary.of(model, beta=1 - 1 / size, total=source.total)
         self.held_out = None if held_out is None else self._ready(held_out)
         with self._gradients() as by_gradient:
-            # one group for each parameter; "base" is its learning rate at the start
             rates = {n: learning_rate(self.kinds[n], p.detach()) for n, p in by_gradient.items()}
-            self.optimiser = torch.optim.Adam(
-                [{"params": [p], "lr": rates[n], "base": rates[n]} for n, p in by_gradient.items()]
-            )
+            self.optimiser = Adam(by_gradient, rates)
             self._loop(source, checkpoint, callback)
         record_regime(self.regime, self.encoder)
 
@@ -182,7 +185,7 @@ class Run:
         elif first < self.steps:
             source.seek(first)
         losses: list[float] = []
-        every = max(SHORTEST, self.steps // LOOKS)
+        every = max(SHORTEST, self.steps // LOOKS, self._shortest())
         earlier = self.history.seconds
         for step in range(first, self.steps):
             batch = source.batch(step)
@@ -231,22 +234,38 @@ class Run:
 
     def _step(self, step: int, batch: Batch) -> float:
         cosine = 0.5 * (1 + math.cos(math.pi * step / self.steps))
-        for group in self.optimiser.param_groups:
-            group["lr"] = group["base"] * self.factor * cosine
-        self.optimiser.zero_grad(set_to_none=True)
-        loss = self._loss(batch)
-        value = loss.item()
+        self.optimiser.forget_gradients()
+        value, backward = self._learn(batch, self._hard_rows(step, batch))
         if self._has_exploded(value):
             return self._roll_back(step, value)
-        torch.autograd.backward(loss + self._guard(step, batch))
-        trained = [p for p in self.parameters.values() if p.grad is not None]
-        norm = nn.utils.clip_grad_norm_(trained, CLIP * self.scale)
-        if not bool(torch.isfinite(norm)):
+        backward()
+        norm = self.optimiser.step(CLIP * self.scale, self.factor * cosine)
+        if not math.isfinite(norm):
             return self._roll_back(step, value)
-        self.optimiser.step()
         self._project(batch)
         self.running = value if math.isnan(self.running) else 0.95 * self.running + 0.05 * value
         return value
+
+    def _learn(self, batch: Batch, hard: Tensor | None) -> Learned:
+        """Return the loss, and what adds the gradients of it and of the guard on hard rows."""
+        weight = GUARD * GUARDED * self.scale
+        if self.layerwise == 0:
+            learned = compiled_loss(self.encoder, self.regime, batch, hard, weight)
+            if learned is not None:
+                return learned
+        if hard is None:
+            return differentiable(self._loss(batch))
+        (member,) = self.members
+        # a regime that calls the encoder itself, as a callable does, gets the batch alone
+        by_codes = type(self.regime).__call__ in (Regime.__call__, Weighted.__call__)
+        if by_codes and isinstance(member, Encoder) and self.layerwise == 0:
+            codes = member(torch.cat([batch.x, hard]))
+            loss = self.regime.loss(self.encoder, batch, codes[: len(batch.x)])
+            codes = codes[len(batch.x) :]
+        else:
+            loss, codes = self._loss(batch), member(hard)
+        guard = excess(member.model, member.prepare(hard), codes)
+        return loss.item(), differentiable(loss + weight * guard)[1]
 
     def _loss(self, batch: Batch) -> Tensor:
         if self.layerwise == 0:
@@ -258,12 +277,21 @@ class Run:
             loss = loss + self.layerwise * torch.stack(each).mean()
         return loss
 
-    def _guard(self, step: int, batch: Batch) -> Tensor | float:
-        """Return the guard term, for one encoder that is trained to minimise the objective."""
-        if GUARD == 0 or len(self.members) > 1 or not self.regime.minimises_objective:
-            return 0.0
+    def _hard_rows(self, step: int, batch: Batch) -> Tensor | None:
+        """Return the rows of the guard, for one encoder that is to minimise the objective."""
+        if GUARD == 0 or step % GUARDED > 0 or len(self.members) > 1:
+            return None
+        if not self.regime.minimises_objective:
+            return None
         rng = np.random.default_rng([self.settings["seed"], step, len(batch.x)])
-        return GUARD * self.scale * guard(self.members[0], batch.x, rng)
+        return hard_rows(batch.x, rng)
+
+    def _shortest(self) -> int:
+        """The number of steps between two validations that take a tenth of the time."""
+        if self.held_out is None:
+            return 0
+        # a row that is trained on takes about three times as long as one that is encoded
+        return math.ceil(10 * len(self.held_out.x) / (3 * int(self.settings["batch_size"])))
 
     def _project(self, batch: Batch) -> None:
         """Restore the constraints on the parameters; solve for a dictionary from statistics."""
@@ -311,9 +339,13 @@ class Run:
         with torch.no_grad():
             for start in range(0, len(held_out.x), VALIDATION_ROWS):
                 part = held_out.part(slice(start, start + VALIDATION_ROWS))
-                total += float(self.regime(self.encoder, part)) * len(part.x)
+                total += self._validation_loss(part) * len(part.x)
         value = total / len(held_out.x)
         return value if math.isfinite(value) else math.inf
+
+    def _validation_loss(self, batch: Batch) -> float:
+        learned = compiled_loss(self.encoder, self.regime, batch)
+        return float(self.regime(self.encoder, batch)) if learned is None else learned[0]
 
     def _has_exploded(self, loss: float) -> bool:
         if not math.isfinite(loss):
@@ -322,14 +354,14 @@ class Run:
 
     def _keep(self) -> None:
         self.good = self._snapshot()
-        self.good_optimiser = copy.deepcopy(self.optimiser.state_dict())
+        self.good_optimiser = self.optimiser.state
 
     def _roll_back(self, step: int, loss: float) -> float:
         """Return to the last good state, and return the running mean of the loss."""
         self._restore(self.good)
         if self.online is not None:
             self.online.set_atoms(self.members[0].model.dictionaries)
-        self.optimiser.load_state_dict(copy.deepcopy(self.good_optimiser))
+        self.optimiser.state = self.good_optimiser
         self.factor /= 2
         self.history.rollbacks.append(step)
         message = "step %d is undone, its loss is %.3g; training continues at half the rate"
@@ -356,8 +388,8 @@ class Run:
                 "now": self._snapshot(),
                 "best": self.best,
                 "good": self.good,
-                "adam.now": adam_tensors(self.optimiser.state_dict()),
-                "adam.good": adam_tensors(self.good_optimiser),
+                "adam.now": self.optimiser.state,
+                "adam.good": self.good_optimiser,
                 "online": {} if self.online is None else self.online.state,
             }
         )
@@ -366,7 +398,7 @@ class Run:
             "settings": self.settings,
             "history": asdict(self.history),
             "regime": self.regime.state,
-            "rates": [group["base"] for group in self.optimiser.param_groups],
+            "rates": self.optimiser.rates,
             "finished": finished,
         }
         write(path, tensors, info | {name: getattr(self, name) for name in NUMBERS})
@@ -391,10 +423,9 @@ class Run:
                 raise ValueError(f"{path} is the checkpoint of another encoder: see {name}")
         self._restore(now)
         self.best, self.good = best, good
-        for group, base in zip(self.optimiser.param_groups, info["rates"], strict=True):
-            group["base"] = base
-        self.optimiser.load_state_dict(adam_state(self.optimiser, below(tensors, "adam.now.")))
-        self.good_optimiser = adam_state(self.optimiser, below(tensors, "adam.good."))
+        self.optimiser.rates = list(info["rates"])
+        self.optimiser.state = below(tensors, "adam.now.")
+        self.good_optimiser = below(tensors, "adam.good.")
         if self.online is not None:
             self.online.state = below(tensors, "online.")
         self.history = History(**info["history"])
@@ -402,6 +433,34 @@ class Run:
         for name in NUMBERS:
             setattr(self, name, info[name])
         return self.steps if info["finished"] else self.history.steps
+
+
+def differentiable(loss: Tensor) -> Learned:
+    """Return the value of a loss, and what adds its gradients."""
+    return loss.item(), lambda: torch.autograd.backward(loss)
+
+
+def compiled_loss(
+    encoder: Any, regime: Regime, batch: Batch, hard: Tensor | None = None, weight: float = 0.0
+) -> Learned | None:
+    """Return the loss, and what adds the gradients of ``loss + weight guard``, from one call.
+
+    Returns None where this is not compiled; it is for the mean objective of a model.
+    """
+    if type(regime) is not Unsupervised or not isinstance(encoder, SteppedEncoder):
+        return None
+    learned = encoder.mean_objective(batch.x, hard, weight)
+    if learned is None or not batch.learns_dictionary:
+        return learned
+    loss, add_gradients = learned
+    penalty = dictionary_penalty(encoder.model, batch, regime.n)
+
+    def backward() -> None:
+        add_gradients()
+        if penalty.requires_grad:
+            torch.autograd.backward(penalty)
+
+    return loss + float(penalty.detach()), backward
 
 
 def _members(encoder: Any, default_steps: bool, layerwise: bool) -> list[Trainable]:

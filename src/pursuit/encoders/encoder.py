@@ -158,8 +158,7 @@ class Encoder(Registered, nn.Module):
         """Return the codes of signals (..., m) after the last layer, shape (..., q)."""
 
         def last(layers: Any, rows: Tensor) -> Tensor:
-            (z,) = deque(self._run(layers, rows), maxlen=1)
-            return self._from_normalised(z)
+            return self._from_normalised(self._last(layers, rows))
 
         return self._by_tiles(last, x)
 
@@ -226,6 +225,11 @@ class Encoder(Registered, nn.Module):
     @abstractmethod
     def _run(self, layers: Any, x: Tensor) -> Iterator[Tensor]:
         """Yield the normalised codes of rows after each layer."""
+
+    def _last(self, layers: Any, x: Tensor) -> Tensor:
+        """The normalised codes of rows after the last layer."""
+        (z,) = deque(self._run(layers, x), maxlen=1)
+        return z
 
     def _from_normalised(self, z: Tensor) -> Tensor:
         return z if self.units is None else z * self.units

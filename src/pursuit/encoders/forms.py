@@ -11,6 +11,7 @@ of robust PCA needs and which is cheaper where there are many more atoms than fe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -131,6 +132,88 @@ class Layer(NamedTuple):
             ratio = c2 / c1
             mix = Mix(a2=a2 - c2 - (a1 - c1) * ratio + ratio, c2=ratio, e=e)
         return self._replace(form=Gram(self.form.weight, coupling), mix=mix)
+
+
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """All layers at once. What has one entry along its first dimension holds for all layers.
+
+    Attributes
+    ----------
+    gram
+        Whether the layers are in the form of `Gram`, else in that of `Residual`.
+    coupled
+        Whether H follows from W and the dictionary D: ``H = I - W D' - diag(decay)``.
+    weight
+        W, shape (1 or T, rows, m).
+    matrix
+        V, shape (k, rows, m), or in the gram form H, shape (k, q, q), or D, shape (1, q, m), if
+        coupled. With ``k = T - 1`` the first layer, which has no product, has none.
+    outlier_step, decay
+        As for `Residual`, the first of them of shape (1 or T, m).
+    mixing
+        The scalars, shape (T, 5) in the order of `Mix`, or (T,) if ``c1 = e`` is the only one;
+        None for the scalars of the algorithm.
+    thresholds
+        For each stage of the penalty a tensor whose first dimension is 1 or T; negative ones count
+        as 0.
+    depth
+        T.
+    """
+
+    gram: bool
+    coupled: bool
+    weight: Tensor
+    matrix: Tensor
+    outlier_step: Tensor | None
+    decay: Tensor | None
+    mixing: Tensor | None
+    thresholds: tuple[Tensor, ...]
+    depth: int
+
+    def layers(self, numbers: bool = False) -> list[Layer]:
+        """Return the layers, ready to run; with `numbers` their scalars have no gradients."""
+        rows = [_each(t.clamp_min(0), self.depth) for t in self.thresholds]
+        thresholds = list(zip(*rows, strict=True)) if rows else [()] * self.depth
+        parts = zip(self._forms(), self._mixes(numbers), thresholds, strict=True)
+        return [Layer(*part) for part in parts]
+
+    def _forms(self) -> list[Form]:
+        matrices = _each(self._couplings() if self.gram else self.matrix, self.depth)
+        weights = _each(self.weight, self.depth)
+        if self.gram:
+            return [Gram(*pair) for pair in zip(weights, matrices, strict=True)]
+        steps: Sequence[Tensor | None] = [None] * self.depth
+        if self.outlier_step is not None:
+            steps = _each(self.outlier_step, self.depth)
+        return [Residual(*t, self.decay) for t in zip(weights, matrices, steps, strict=True)]
+
+    def _couplings(self) -> Tensor:
+        if not self.coupled:
+            return self.matrix
+        return coupling(self.weight, self.matrix[0], self.decay)
+
+    def _mixes(self, numbers: bool) -> list[Mix]:
+        if self.mixing is None:
+            return [Mix()] * self.depth
+        rows = self.mixing.tolist() if numbers else self.mixing.unbind()
+        if self.mixing.ndim == 2:
+            return [Mix(*(row if numbers else row.unbind())) for row in rows]
+        return [Mix(c1=rate, e=rate) for rate in rows]
+
+
+def coupling(weight: Tensor, atoms: Tensor, decay: Tensor | None) -> Tensor:
+    """Return ``H = I - W D' - diag(decay)``, for one W or a stack of them."""
+    diagonal = torch.ones(len(atoms), dtype=atoms.dtype, device=atoms.device)
+    return -weight @ atoms.T + torch.diag(diagonal if decay is None else diagonal - decay)
+
+
+def _each(stacked: Tensor, depth: int) -> Sequence[Tensor]:
+    """The entries of a stack for each layer; the first layer may share that of the second."""
+    if len(stacked) == 1:
+        return [stacked[0]] * depth
+    entries = stacked.unbind()
+    return entries if len(entries) == depth else [entries[0], *entries]
 
 
 def combine(c1: Scalar, z: Tensor, c2: Scalar | None, previous: Tensor | None) -> Tensor:

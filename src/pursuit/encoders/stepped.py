@@ -7,8 +7,10 @@ constants they start from, and in the coefficients that a layer may change.
 from __future__ import annotations
 
 import copy
+import math
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,7 +20,8 @@ from .._checks import is_eager, require_choice
 from ..models import SparseModel
 from ..runtime.program import FORM, Program
 from .encoder import Encoder
-from .forms import Layer
+from .forms import Layer, Stack
+from .fused import Objective, Shrinkage, fused, fused_loss
 from .lowering import lower
 from .steps import STEPS, LayerParameters, Quadratic, Scalars, Setting
 from .trainable import Kind
@@ -104,7 +107,7 @@ class SteppedEncoder(Encoder):
         exact = copy.deepcopy(self).to("cpu", torch.float64)
         with torch.no_grad():
             return lower(
-                exact.step.layers(exact._quadratic(), numbers=True),
+                exact._ready().layers(numbers=True),
                 self._setting.penalty,
                 dictionary=exact.model.dictionary,
                 constants=exact.constants,
@@ -152,8 +155,10 @@ class SteppedEncoder(Encoder):
                 if buffer is not None and renewed is not None:
                     buffer.copy_(renewed)
 
-    def _run(self, layers: Sequence[Layer], x: Tensor) -> Iterator[Tensor]:
+    def _run(self, layers: Stack | list[Layer], x: Tensor) -> Iterator[Tensor]:
         """Yield the normalised codes after each layer."""
+        if isinstance(layers, Stack):
+            layers = _split(layers)
         z: Tensor | None = None
         previous = weight = z
         for number, (form, mix, thresholds) in enumerate(layers):
@@ -163,6 +168,47 @@ class SteppedEncoder(Encoder):
             candidate = self._setting.penalty.shrink(v, thresholds)
             previous, z = z, self._choose(number, z, candidate)
             yield z
+
+    def _last(self, layers: Stack | list[Layer], x: Tensor) -> Tensor:
+        if isinstance(layers, Stack) and self._shrinkage is not None:
+            codes = fused(layers, self._shrinkage, x, super()._last)
+            if codes is not None:
+                return codes
+        return super()._last(layers, x)
+
+    def mean_objective(
+        self, x: Tensor, hard: Tensor | None = None, weight: float = 0.0
+    ) -> tuple[float, Callable[[], None]] | None:
+        """Return the loss, and a function that adds the gradients of ``loss + weight guard``.
+
+        The loss is the mean objective of the codes of x, shape (n, m), and the guard that of
+        `pursuit.guard` on `hard` rows. Returns None where this is not compiled. There are no
+        gradients of gradients, nor of x.
+        """
+        if self._shrinkage is None or self._objective is None or len(x) == 0 or x.requires_grad:
+            return None
+        quadratic = self._quadratic()
+        stack, rows = self.step.stack(quadratic), x if hard is None else torch.cat([x, hard])
+        parts = self._shrinkage, self._objective, quadratic.atoms, self.units
+        found = fused_loss(stack, *parts, rows, len(x), weight)
+        if found is None or not math.isfinite(found[0]):
+            self._as_rows(x)  # raises an error if x is to blame
+        return found
+
+    @cached_property
+    def _objective(self) -> Objective | None:
+        """The objective of layers that can be fused, else None."""
+        size = self._template.code_size
+        if self._shrinkage is None:
+            return None
+        return Objective.of(self._template.penalty, size, self._shrinkage)
+
+    @cached_property
+    def _shrinkage(self) -> Shrinkage | None:
+        """The shrinkage of layers that can be fused, else None."""
+        if type(self)._choose is not SteppedEncoder._choose:
+            return None
+        return Shrinkage.of(self._setting.penalty, self._template.code_size)
 
     def _choose(self, number: int, z: Tensor | None, candidate: Tensor) -> Tensor:
         """The code after a layer; before the first one z is None."""
@@ -176,11 +222,16 @@ class SteppedEncoder(Encoder):
         atoms = operator.dense() if self._setting.gram else operator.atoms
         return Quadratic(atoms, self.constants, self.curvature)
 
-    def _ready(self) -> list[Layer]:
-        return self.step.layers(self._quadratic(), not torch.is_grad_enabled() and is_eager())
+    def _ready(self) -> Stack:
+        return self.step.stack(self._quadratic())
 
-    def _folded(self, layers: list[Layer]) -> list[Layer]:
-        return [layer.folded() for layer in layers]
+    def _folded(self, stack: Stack) -> list[Layer]:
+        return [layer.folded() for layer in _split(stack)]
+
+
+def _split(stack: Stack) -> list[Layer]:
+    """The layers one by one; where no gradients are recorded, their scalars are numbers."""
+    return stack.layers(numbers=not torch.is_grad_enabled() and is_eager())
 
 
 def _cheaper_form(model: SparseModel, step: str) -> str:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ..penalties import Penalty
-from .forms import Form, Gram, Layer, Mix, Residual
+from .forms import Stack, coupling
 from .trainable import Kind
 
 
@@ -72,15 +72,12 @@ class Quadratic:
         """1/constants of the identity block."""
         return 1 / self.constants[len(self.atoms) :]
 
-    def coupling(self, weight: Tensor) -> Tensor:
-        """``H = I - W D' - diag(decay)``."""
-        coupling = -weight @ self.atoms.T
-        diagonal = torch.ones_like(self.constants)
-        return coupling + torch.diag(diagonal if self.decay is None else diagonal - self.decay)
-
 
 class LayerParameters(nn.Module):
     """The base: the scalars of all layers. `start` gives the initial values."""
+
+    #: whether the coupling follows from W and the dictionary
+    coupled = True
 
     def __init__(self, setting: Setting, start: Quadratic) -> None:
         super().__init__()
@@ -110,26 +107,26 @@ class LayerParameters(nn.Module):
             for parameter in self._threshold_parameters():
                 parameter.clamp_(min=0)
 
-    def layers(self, now: Quadratic, numbers: bool = False) -> list[Layer]:
-        """Return the layers, ready to run; with `numbers` their scalars have no gradients."""
-        parts = self._forms(now), self._mixes(numbers), self._thresholds(now)
-        return [Layer(*layer) for layer in zip(*parts, strict=True)]
-
-    def _mixes(self, numbers: bool) -> list[Mix]:
-        if self.mixing is None:
-            return [Mix()] * self.setting.depth
-        rows = self.mixing.tolist() if numbers else self.mixing.unbind()
-        if self.setting.momentum:
-            return [Mix(*(row if numbers else row.unbind())) for row in rows]
-        return [Mix(c1=rate, e=rate) for rate in rows]
+    def stack(self, now: Quadratic) -> Stack:
+        """Return the layers on the quadratic of the current dictionary."""
+        weight, matrix = self._matrices(now)
+        gram, coupled, depth = self.setting.gram, self.coupled, self.setting.depth
+        step = None if gram else self._outlier_step(now)
+        decay = None if gram and not coupled else now.decay
+        thresholds = self._thresholds(now)
+        return Stack(gram, coupled, weight, matrix, step, decay, self.mixing, thresholds, depth)
 
     @abstractmethod
-    def _forms(self, now: Quadratic) -> Sequence[Form]:
-        """The linear part of each layer."""
+    def _matrices(self, now: Quadratic) -> tuple[Tensor, Tensor]:
+        """The weights and the other matrices of `Stack`."""
 
     @abstractmethod
-    def _thresholds(self, now: Quadratic) -> Sequence[tuple[Tensor, ...]]:
-        """The thresholds of each layer, none negative."""
+    def _outlier_step(self, now: Quadratic) -> Tensor | None:
+        """The outlier steps of `Stack`, for layers in the residual form."""
+
+    @abstractmethod
+    def _thresholds(self, now: Quadratic) -> tuple[Tensor, ...]:
+        """The thresholds of `Stack`."""
 
     @abstractmethod
     def _threshold_parameters(self) -> list[nn.Parameter]:
@@ -165,17 +162,14 @@ class _Weighted(LayerParameters):
         copies = 1 if self.setting.tied else self.setting.depth
         return tensor.detach().expand(copies, *tensor.shape).clone()
 
-    def _thresholds(self, now: Quadratic) -> list[tuple[Tensor, ...]]:
-        rows = [_repeat(t.clamp_min(0), self.setting.depth) for t in self.thresholds]
-        return list(zip(*rows, strict=True)) if rows else [()] * self.setting.depth
+    def _thresholds(self, now: Quadratic) -> tuple[Tensor, ...]:
+        return tuple(self.thresholds)
 
     def _threshold_parameters(self) -> list[nn.Parameter]:
         return list(self.thresholds)
 
-    def _outlier_steps(self) -> list[Tensor | None]:
-        if self.outlier_step is None:
-            return [None] * self.setting.depth
-        return list(_repeat(self.outlier_step, self.setting.depth))
+    def _outlier_step(self, now: Quadratic) -> Tensor | None:
+        return self.outlier_step
 
 
 class Free(_Weighted):
@@ -184,11 +178,15 @@ class Free(_Weighted):
     Initially ``W = D / alpha, H = I - D D' / alpha``. Untied, each layer has another H.
     """
 
+    coupled = False
+
     def __init__(self, setting: Setting, start: Quadratic) -> None:
         super().__init__(setting, start)
         self.weight = nn.Parameter(start.weight.detach().clone())
         products = 1 if setting.tied else max(1, setting.depth - 1)
-        matrix = start.coupling(start.weight) if setting.gram else start.atoms
+        matrix = start.atoms
+        if setting.gram:
+            matrix = coupling(start.weight, start.atoms, start.decay)
         self.coupling = nn.Parameter(matrix.detach().expand(products, *matrix.shape).clone())
 
     def kinds(self, atom_norm: float) -> dict[str, Kind]:
@@ -198,15 +196,8 @@ class Free(_Weighted):
     def _has_rates(self) -> bool:
         return any(rate != 1 for rate in self.setting.rates)
 
-    def _forms(self, now: Quadratic) -> list[Form]:
-        # the first layer starts from zero and has no product
-        couplings = [self.coupling[0], *_repeat(self.coupling, self.setting.depth - 1)]
-        if self.setting.gram:
-            return [Gram(self.weight, matrix) for matrix in couplings]
-        return [
-            Residual(self.weight, atoms, step, now.decay)
-            for atoms, step in zip(couplings, self._outlier_steps(), strict=True)
-        ]
+    def _matrices(self, now: Quadratic) -> tuple[Tensor, Tensor]:
+        return self.weight[None], self.coupling
 
 
 class Coupled(_Weighted):
@@ -216,16 +207,8 @@ class Coupled(_Weighted):
         super().__init__(setting, start)
         self.weight = nn.Parameter(self._stack(start.weight))
 
-    def _forms(self, now: Quadratic) -> list[Form]:
-        forms: list[Form]
-        if self.setting.gram:
-            forms = [Gram(weight, now.coupling(weight)) for weight in self.weight]
-            return forms * (self.setting.depth // len(forms))
-        weights, decay = _repeat(self.weight, self.setting.depth), now.decay
-        return [
-            Residual(weight, now.atoms, step, decay)
-            for weight, step in zip(weights, self._outlier_steps(), strict=True)
-        ]
+    def _matrices(self, now: Quadratic) -> tuple[Tensor, Tensor]:
+        return self.weight, now.atoms[None]
 
 
 class Scalars(LayerParameters):
@@ -238,32 +221,22 @@ class Scalars(LayerParameters):
     def kinds(self, atom_norm: float) -> dict[str, Kind]:
         return super().kinds(atom_norm) | {"factors": Kind("scalar")}
 
-    def _forms(self, now: Quadratic) -> list[Form]:
-        form: Form
-        if self.setting.gram:
-            form = Gram(now.weight, now.coupling(now.weight))
-        else:
-            step = now.outlier_step if self.setting.identity else None
-            form = Residual(now.weight, now.atoms, step, now.decay)
-        return [form] * self.setting.depth
+    def _matrices(self, now: Quadratic) -> tuple[Tensor, Tensor]:
+        return now.weight[None], now.atoms[None]
 
-    def _thresholds(self, now: Quadratic) -> list[tuple[Tensor, ...]]:
-        natural = self.setting.penalty.thresholds(1 / now.constants)
-        return [
-            tuple(factor * t.to(factor) for t in natural)
-            for factor in self.factors.clamp_min(0).unbind()
-        ]
+    def _outlier_step(self, now: Quadratic) -> Tensor | None:
+        return now.outlier_step[None] if self.setting.identity else None
+
+    def _thresholds(self, now: Quadratic) -> tuple[Tensor, ...]:
+        factors = self.factors.clamp_min(0)
+        natural = (t.to(factors) for t in self.setting.penalty.thresholds(1 / now.constants))
+        return tuple(factors.view(-1, *[1] * t.ndim) * t for t in natural)
 
     def _threshold_parameters(self) -> list[nn.Parameter]:
         return [self.factors]
 
 
 STEPS: dict[str, type[LayerParameters]] = {"free": Free, "coupled": Coupled, "model": Scalars}
-
-
-def _repeat(stacked: Tensor, count: int) -> Sequence[Tensor]:
-    """The slices of a stack; a single one is repeated."""
-    return [stacked[0]] * count if len(stacked) == 1 else stacked.unbind()
 
 
 def _two_step(rates: Sequence[float], betas: Sequence[float]) -> Tensor:
