@@ -267,9 +267,65 @@ def sparse(draw: Draw) -> None:
     executor.encode(x, 1e-30, codes, scratch, draw.out(depth, dtype=np.int64))
 
 
+def adam(draw: Draw) -> None:
+    sizes, dtype = [draw.size() for _ in range(draw.size(4))], draw.dtype()
+    arrays = [[draw.array(size, dtype=dtype) for size in sizes] for _ in range(3)]
+    squares = [draw.array(size, dtype=dtype, positive=True) for size in sizes]
+    rates = [float(draw.rng.random()) for _ in sizes]
+    counts = [int(draw.rng.integers(1, 10)) for _ in sizes]
+    kernels.adam(*arrays, squares, rates, counts, float(draw.rng.random()))
+
+
+def layers(draw: Draw, name: str, dtype: type) -> None:
+    """The codes of random layers, and all gradients."""
+    gram, coupled, identity = draw.flag(), draw.flag(), draw.flag()
+    identity, square = identity and not gram, gram and not coupled
+    depth, m, q = 1 + draw.size(3), 1 + draw.size(12), 1 + draw.size(12)
+    size, stages, columns = q + m if identity else q, draw.size(3), 1 + draw.size(5)
+
+    def several(*shape: int) -> Array:
+        return draw.array(depth if draw.flag() else 1, *shape, dtype=dtype)
+
+    weight, thresholds = several(q, m), np.abs(several(columns))
+    count = 1 if gram and coupled else [1, depth, max(depth - 1, 1)][int(draw.rng.integers(3))]
+    matrix = draw.array(count, *((size, size) if square else (q, m)), dtype=dtype)
+    step = several(m) if identity else None
+    labels = draw.rng.integers(-1, columns, (stages, size)).astype(np.int32)
+    native = getattr(kernels, name)(
+        gram=gram, coupled=coupled, weight=weight, matrix=matrix, outlier_step=step,
+        decay=draw.array(size, dtype=dtype) if draw.flag() and not square else None,
+        mixing=draw.array(depth, 5, dtype=dtype), thresholds=thresholds, labels=draw.keep(labels),
+        grouped=draw.keep((draw.rng.random(stages) < 0.5).astype(np.uint8)),
+        nonnegative=draw.keep((draw.rng.random(size) < 0.5).astype(np.uint8)),
+    )  # fmt: skip
+    n = draw.size()
+    x, codes = draw.array(n, m, dtype=dtype), draw.out(n, size, dtype=dtype)
+    gradients = {
+        "gweight": draw.out(*weight.shape, dtype=dtype),
+        "gmatrix": draw.out(*matrix.shape, dtype=dtype) if draw.flag() else None,
+        "gstep": draw.out(*step.shape, dtype=dtype) if step is not None else None,
+        "gmixing": draw.out(depth, 5, dtype=dtype),
+        "gthresholds": draw.out(*thresholds.shape, dtype=dtype),
+    }
+    if draw.flag():
+        native.forward(x, codes, keep=True)
+        gx = draw.out(n, m, dtype=dtype) if draw.flag() else None
+        native.backward(x, codes, draw.array(n, size, dtype=dtype), gx, **gradients)
+        return
+    atoms = draw.array(q, m, dtype=dtype)
+    native.learn(
+        x, plain=int(draw.rng.integers(n + 1)), weight=1.0, guard_weight=0.5, atoms=atoms,
+        lam=draw.array(columns, dtype=dtype, positive=True),
+        ridge=draw.array(size, dtype=dtype, positive=True) if draw.flag() else None,
+        units=draw.array(size, dtype=dtype) if draw.flag() else None,
+        learns=draw.flag(), gatoms=draw.out(q, m, dtype=dtype), **gradients,
+    )  # fmt: skip
+
+
 #: every kernel, by a function that calls it with random arguments
 KERNELS: dict[str, Callable[[Draw], None]] = {
     "active_set": active_set,
+    "adam": adam,
     "block_coordinate": block_coordinate,
     "correlate": correlate,
     "Dense": dense,
@@ -277,6 +333,8 @@ KERNELS: dict[str, Callable[[Draw], None]] = {
     "gemm": gemm,
     "huber_fista": lambda draw: huber(draw, "huber_fista"),
     "huber_newton": lambda draw: huber(draw, "huber_newton"),
+    "LayersFloat32": lambda draw: layers(draw, "LayersFloat32", np.float32),
+    "LayersFloat64": lambda draw: layers(draw, "LayersFloat64", np.float64),
     "Sparse": sparse,
     "truncated_products": truncated_products,
 }
