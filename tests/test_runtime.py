@@ -183,7 +183,7 @@ def trained(tmp_path: Path) -> tuple[pu.ProximalEncoder, np.ndarray]:
 
 RUN = """
 import json, sys
-for name in ("torch", "sklearn", "scipy", "threadpoolctl", "rich", "typer"):
+for name in ("torch", "numba", "sklearn", "scipy", "threadpoolctl", "rich", "typer"):
     sys.modules[name] = None  # an import of it fails
 import numpy as np
 from pursuit.runtime import load

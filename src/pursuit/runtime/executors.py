@@ -38,9 +38,12 @@ class Executor(ABC):
 
     name: str
 
+    #: the compiled class
+    kind: Any = kernels.Dense
+
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.native = self._native()
+        self.native = self.kind(kernels.Program(**self.arrays()))
 
     @classmethod
     @abstractmethod
@@ -53,8 +56,8 @@ class Executor(ABC):
         """Estimate the microseconds per row, given the number of `changes` of each layer."""
 
     @abstractmethod
-    def _native(self) -> Any:
-        """Return the compiled executor."""
+    def arrays(self) -> dict[str, Array | None]:
+        """Return the arrays that the compiled executor is made from, by name and in order."""
 
     def scratch(self, rows: int) -> Array:
         """Allocate the memory for tiles of up to `rows` rows."""
@@ -87,11 +90,9 @@ class Dense(Executor):
         arithmetic = (q * m + (depth - 1) * product) / PRODUCTS
         return (arithmetic + passes) * (1 + ALONE / rows) + CALL / rows
 
-    def _native(self) -> Any:
+    def arrays(self) -> dict[str, Array | None]:
         program = self.program
-        if _prefers_residual(program):
-            return kernels.Dense(_residual_form(program))
-        return kernels.Dense(_gram_form(program))
+        return _residual_form(program) if _prefers_residual(program) else _gram_form(program)
 
 
 class Fused(Executor):
@@ -116,14 +117,15 @@ class Fused(Executor):
         layer = 2 * whole * m / PRODUCTS + program.size / SINGLE
         return depth * layer * (1 + ALONE / 2 / rows) + CALL / rows
 
-    def _native(self) -> Any:
-        return kernels.Dense(_residual_form(self.program))
+    def arrays(self) -> dict[str, Array | None]:
+        return _residual_form(self.program)
 
 
 class Sparse(Executor):
     """One signal at a time, rows of G only for the coefficients that change."""
 
     name = "sparse"
+    kind = kernels.Sparse
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
@@ -141,8 +143,8 @@ class Sparse(Executor):
         passes = (depth + 0.7 * searched) * q / SINGLE
         return products + passes + LAYER * depth + sum(changes[:-1]) * q / ROWS + CALL / rows
 
-    def _native(self) -> Any:
-        return kernels.Sparse(_gram_form(self.program))
+    def arrays(self) -> dict[str, Array | None]:
+        return _gram_form(self.program)
 
     def run(self, x: Array, codes: Array, scratch: Array) -> bool:
         finite: bool = self.native.encode(x, TINY, codes, scratch, self.changes)
@@ -164,14 +166,14 @@ def _prefers_residual(program: Program) -> bool:
     return given and 2 * program.features < program.size
 
 
-def _gram_form(program: Program) -> Any:
-    """The compiled program with G of each layer."""
-    return _compiled_program(program, weights=program.weights(), grams=program.grams())
+def _gram_form(program: Program) -> dict[str, Array | None]:
+    """The arrays with G of each layer."""
+    return _arrays(program, weights=program.weights(), grams=program.grams())
 
 
-def _residual_form(program: Program) -> Any:
-    """The compiled program with V, and w of an identity block, of each layer."""
-    return _compiled_program(
+def _residual_form(program: Program) -> dict[str, Array | None]:
+    """The arrays with V, and w of an identity block, of each layer."""
+    return _arrays(
         program,
         weights=[layer.weight for layer in program.layers],
         atoms=[_given(layer.atoms) for layer in program.layers],
@@ -181,13 +183,13 @@ def _residual_form(program: Program) -> Any:
     )
 
 
-def _compiled_program(
+def _arrays(
     program: Program,
     weights: Sequence[Array],
     grams: Sequence[Array] | None = None,
     atoms: Sequence[Array] | None = None,
     steps: Sequence[Array] | None = None,
-) -> Any:
+) -> dict[str, Array | None]:
     size, layers = program.size, program.layers
     matrices: dict[str, Array | None] = {}
     for name, index, arrays in (
@@ -197,19 +199,18 @@ def _compiled_program(
         ("steps", "step_of", steps),
     ):
         matrices[name], matrices[index] = (None, None) if arrays is None else stacked(arrays)
-    return kernels.Program(
-        **matrices,
-        mix=np.array([layer.mix for layer in layers], np.float32),
-        soft=np.stack([layer.soft for layer in layers]),
-        negative=program.negative,
-        decay=np.zeros(size, np.float32) if program.decay is None else program.decay,
-        units=np.ones(size, np.float32) if program.units is None else program.units,
-        runs=_runs(program.labels),
-        thresholds=np.stack([_thresholds(layer) for layer in layers]),
-        widths=np.array([layer.width for layer in layers], np.int64),
-        blocks=np.zeros(size, np.int64) if program.blocks is None else program.blocks,
-        constants=program.constants,
-    )
+    return matrices | {
+        "mix": np.array([layer.mix for layer in layers], np.float32),
+        "soft": np.stack([layer.soft for layer in layers]),
+        "negative": program.negative,
+        "decay": np.zeros(size, np.float32) if program.decay is None else program.decay,
+        "units": np.ones(size, np.float32) if program.units is None else program.units,
+        "runs": _runs(program.labels),
+        "thresholds": np.stack([_thresholds(layer) for layer in layers]),
+        "widths": np.array([layer.width for layer in layers], np.int64),
+        "blocks": np.zeros(size, np.int64) if program.blocks is None else program.blocks,
+        "constants": program.constants,
+    }
 
 
 def _thresholds(layer: Layer) -> Array:
