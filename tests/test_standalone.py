@@ -1,4 +1,4 @@
-"""The library without Python: the same codes from a program in one buffer."""
+"""The executors without Python, as a library and as WebAssembly: the same codes from one buffer."""
 
 from __future__ import annotations
 
@@ -9,67 +9,130 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+import pursuit as pu
 from pursuit.runtime.executors import EXECUTORS
 from pursuit.runtime.flat import flat
 from test_native_runtime import FORMS, encode, random_program
 
-NATIVE = Path(__file__).parent.parent / "native"
+STANDALONE = Path(__file__).parents[1] / "native" / "standalone"
+NODE = """
+import { readFileSync, writeFileSync } from "node:fs";
+import { Encoder } from "%s";
+const encoder = await Encoder.load(readFileSync("pursuit.wasm"), readFileSync("model.bin"));
+const bytes = readFileSync("x.bin");
+const signals = new Float32Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 4);
+writeFileSync("codes.bin", encoder.encode(signals));
+const refused = [];
+for (const wrong of [signals.slice(1), signals.map((v, i) => (i === 3 ? NaN : v))]) {
+    try { encoder.encode(wrong); } catch (error) { refused.push(error.message); }
+}
+try { await Encoder.load(readFileSync("pursuit.wasm"), new Uint8Array(100)); }
+catch (error) { refused.push(error.message); }
+console.log(JSON.stringify([encoder.features, encoder.size, refused]));
+"""
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
-    if compiler is None:
-        pytest.skip("there is no C++ compiler")
-    path = tmp_path_factory.mktemp("standalone") / "libpursuit.so"
-    source = [f"-I{NATIVE / 'include'}", str(NATIVE / "standalone" / "encode.cpp"), "-o", str(path)]
-    subprocess.run([compiler, "-std=c++17", "-O2", "-shared", "-fPIC", *source], check=True)
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the library, built as the file says."""
+    cmake = shutil.which("cmake") or pytest.skip("needs CMake, which the extra dev has")
+    if not any(map(shutil.which, ("c++", "g++", "clang++"))):
+        pytest.skip("needs a C++ compiler")
+    build = tmp_path_factory.mktemp("standalone")
+    for command in (["-S", STANDALONE, "-B", build], ["--build", build]):
+        done = subprocess.run([cmake, *command], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return build
+
+
+@pytest.fixture(scope="module")
+def library(folder: Path) -> ctypes.CDLL:
+    (path,) = [p for p in folder.iterdir() if p.name in ("libpursuit.so", "libpursuit.dylib")]
     library = ctypes.CDLL(str(path))
-    library.pursuit_load.restype = ctypes.c_void_p
+    pointer = ctypes.c_void_p
+    library.pursuit_load.restype = pointer
     library.pursuit_load.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
     for name in ("pursuit_features", "pursuit_size", "pursuit_free"):
-        getattr(library, name).argtypes = [ctypes.c_void_p]
-    pointer = ctypes.c_void_p
+        getattr(library, name).argtypes = [pointer]
     library.pursuit_encode.argtypes = [pointer, pointer, ctypes.c_int, pointer]
     return library
 
 
+def run(library: ctypes.CDLL, buffer: bytes, x: np.ndarray) -> np.ndarray | None:
+    """The codes of the library, None if it refuses the signals."""
+    encoder = library.pursuit_load(buffer, len(buffer))
+    assert encoder
+    assert library.pursuit_features(encoder) == x.shape[1]
+    codes = np.full((len(x), library.pursuit_size(encoder)), np.nan, np.float32)
+    done = library.pursuit_encode(encoder, x.ctypes.data, len(x), codes.ctypes.data)
+    library.pursuit_free(encoder)
+    return codes if done else None
+
+
 @pytest.mark.parametrize("form", FORMS)
-def test_codes_are_those_of_the_executors(library, form):
+def test_codes_are_those_of_the_executors(library: ctypes.CDLL, form: str) -> None:
     rng = np.random.default_rng(0)
     for _ in range(5):
         program = random_program(rng, **FORMS[form])
         x = rng.standard_normal((40, program.features)).astype(np.float32)
+        broken = x.copy()
+        broken[3, 0] = np.nan
         for kind in EXECUTORS.values():
             if kind.misfit(program) is not None:
                 continue
             executor = kind(program)
-            buffer = flat(executor)
-            encoder = library.pursuit_load(buffer, len(buffer))
-            assert encoder
-            assert library.pursuit_features(encoder) == program.features
-            assert library.pursuit_size(encoder) == program.size
-            codes = np.empty((len(x), program.size), np.float32)
-            assert library.pursuit_encode(encoder, x.ctypes.data, len(x), codes.ctypes.data) == 1
-            x[3, 0] = np.nan
-            assert (
-                library.pursuit_encode(encoder, x.ctypes.data, len(x), codes.copy().ctypes.data)
-                == 0
-            )
-            x[3, 0] = 1
-            assert library.pursuit_encode(encoder, x.ctypes.data, len(x), codes.ctypes.data) == 1
-            library.pursuit_free(encoder)
-            expected = encode(executor, x)
+            codes, expected = run(library, flat(executor), x), encode(executor, x)
             # compiled for another processor it rounds differently, which may decide a choice
             wrong = abs(codes - expected).max(axis=1) > 1e-5 * abs(expected).max()
             assert wrong.sum() <= (2 if program.partial else 0)
+            assert run(library, flat(executor), broken) is None
 
 
-def test_buffers_that_are_not_valid_are_refused(library):
+def test_buffers_that_are_not_valid_are_refused(library: ctypes.CDLL) -> None:
     rng = np.random.default_rng(1)
     buffer = flat(EXECUTORS["sparse"](random_program(rng, levels=1, partial=True)))
     assert not library.pursuit_load(b"", 0)
     assert not library.pursuit_load(b"X" + buffer[1:], len(buffer))
     for size in rng.integers(0, len(buffer) - 8, 200):
         assert not library.pursuit_load(buffer[:size], int(size))
+
+
+def saved_model(folder: Path) -> tuple[pu.runtime.Compiled, np.ndarray]:
+    """An encoder of robust PCA from a file, and signals."""
+    rng = torch.Generator().manual_seed(0)
+    model = pu.models.RobustPCA(torch.randn(5, 33, generator=rng), 0.3, 0.2)
+    pu.save(pu.ProximalEncoder(model, layers=4), folder / "encoder.safetensors")
+    compiled = pu.runtime.load(folder / "encoder.safetensors")
+    return compiled, torch.randn(20, 33, generator=rng).numpy()
+
+
+def test_a_saved_model_runs_in_the_library(library: ctypes.CDLL, tmp_path: Path) -> None:
+    compiled, x = saved_model(tmp_path)
+    expected = compiled(x)
+    assert np.abs(expected).max() > 0.5
+    np.testing.assert_allclose(run(library, compiled.flat(), x), expected, atol=1e-5)
+
+
+def test_a_saved_model_runs_in_webassembly(folder: Path, tmp_path: Path) -> None:
+    node = shutil.which("node") or pytest.skip("needs Node")
+    if shutil.which("clang++") is None:
+        pytest.skip("needs clang++ with a WASI library")
+    build = ["cmake", "--build", str(folder), "--target", "wasm"]
+    done = subprocess.run(build, capture_output=True, text=True)
+    if "wasm32-wasi" in done.stderr and "not found" in done.stderr:
+        pytest.skip("clang++ has no WASI library")
+    assert done.returncode == 0, done.stdout + done.stderr
+    shutil.copy(folder / "pursuit.wasm", tmp_path)
+    compiled, x = saved_model(tmp_path)
+    (tmp_path / "model.bin").write_bytes(compiled.flat())
+    (tmp_path / "x.bin").write_bytes(x.tobytes())
+    (tmp_path / "run.mjs").write_text(NODE % (STANDALONE / "pursuit.mjs"))
+    done = subprocess.run([node, "run.mjs"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("[33,38,")
+    for sentence in ("33 numbers each, got 659", "is not finite", "not one that Compiled.flat"):
+        assert sentence in done.stdout
+    codes = np.frombuffer((tmp_path / "codes.bin").read_bytes(), np.float32).reshape(20, 38)
+    np.testing.assert_allclose(codes, compiled(x), atol=1e-5)

@@ -26,20 +26,14 @@ struct Given {
 
 Cube cube(const std::optional<Matrices>& array) {
     if (!array) return {};
+    require_aligned(array->data());
     return {array->data(), as_int(array->shape(0)), as_int(array->shape(1)), as_int(array->shape(2))};
 }
 
-Stack stack(const std::optional<Matrices>& matrices, const std::optional<Numbers>& of, int rows, int columns,
-            int depth, const char* what) {
-    if (!matrices) return {};
-    require_aligned(matrices->data());
-    require(of && as_int(matrices->shape(1)) == rows && as_int(matrices->shape(2)) == columns, what);
-    const Stack result{matrices->data(), as_int(matrices->shape(0)), rows, columns, vector(*of, depth, what)};
-    require_range(result.of, result.count, what);
-    return result;
 template <class T>
 Vector<const T> vector(const std::optional<Array1<const T>>& array) {
     if (!array) return {};
+    require_aligned(array->data());
     return {array->data(), as_int(array->shape(0))};
 }
 

@@ -13,6 +13,7 @@ from ..files import Saved, below, open_saved
 from .checks import as_signals, require_finite, require_output
 from .convolution import CompiledConvolution, ConvolutionProgram
 from .executors import EXECUTORS, TILE_ROWS, Executor, Sparse
+from .flat import flat
 from .program import Program, from_arrays
 from .threads import cores, work_through
 
@@ -185,6 +186,13 @@ class Compiled:
         if self._kernel != "auto":
             best = best_few = self._kernel
         return Plan(best, best_few, tuple(changes), measured, estimates, misfits)
+
+    def flat(self) -> bytes:
+        """Return the program as one buffer, for the library and the WebAssembly module.
+
+        Both are in `native/standalone` and need no Python.
+        """
+        return flat(self._executor(self.plan.many))
 
     def _executor(self, name: str) -> Executor:
         if name not in self._executors:
