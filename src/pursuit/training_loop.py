@@ -101,6 +101,7 @@ class Run:
         rate: float,
         layerwise: float,
         batch_size: int,
+        rows: int | None = None,
     ) -> None:
         require_choice(dictionary, ("fixed", "gradient", "statistics"), "dictionary")
         for name, count in (("steps", steps), ("batch_size", batch_size)):
@@ -117,7 +118,7 @@ class Run:
             raise ValueError("layerwise losses are for one encoder, not for a bank")
         self.encoder = cast(nn.Module, encoder)
         self.regime, self.dictionary, self.layerwise = regime, dictionary, layerwise
-        self.steps = default_steps(self.members) if steps is None else steps
+        self.steps = default_steps(self.members, rows, batch_size) if steps is None else steps
         model = self.members[0].model
         self.features = self.members[0].features
         self.dtype, self.device = model.dtype, model.device
