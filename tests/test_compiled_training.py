@@ -315,6 +315,17 @@ def test_other_regimes_encode_the_rows_of_the_guard_in_the_same_call(monkeypatch
     assert len(seen) == 1 + 20
 
 
+def test_few_rows_take_fewer_steps() -> None:
+    model, _ = problem("lasso", 18, 1)
+    encoder = [pu.ProximalEncoder(model, 7)]
+    whole = optimisation.default_steps(encoder, None, 256)
+    assert whole == optimisation.default_steps(encoder, 1_000_000, 256) == 4000
+    steps = [optimisation.default_steps(encoder, rows, 256) for rows in (1, 300, 1000, 3000)]
+    assert steps[0] == 200
+    assert steps == sorted(steps)
+    assert steps[2] == optimisation.PASSES * 1000 // 256 < whole
+
+
 # ---- Adam -----------------------------------------------------------------------------------
 
 

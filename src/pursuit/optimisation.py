@@ -21,6 +21,8 @@ RATES |= {"threshold": 0.03, "dictionary": 1e-3}
 LARGEST_RATE = 2e-2
 #: the largest norm of the gradient, as a multiple of the loss of the untrained encoder
 CLIP = 0.4
+#: the number of passes through few rows after which more steps gain little
+PASSES = 500
 #: the decay of Adam's moments, and what is added to the root of the second
 BETAS, EPSILON = (0.9, 0.999), 1e-8
 
@@ -42,11 +44,16 @@ def learning_rate(kind: Kind, parameter: Tensor) -> float:
     return rate * kind.unit
 
 
-def default_steps(encoders: Sequence[Any]) -> int:
-    """Return 800 to 4000 training steps: more for small encoders, whose steps are quick."""
+def default_steps(encoders: Sequence[Any], rows: int | None, batch_size: int) -> int:
+    """Return 800 to 4000 training steps: more for small encoders, whose steps are quick.
+
+    Few rows, if their number is known, are passed through `PASSES` times, and in 200 steps at
+    least.
+    """
     layers = sum(encoder.layers for encoder in encoders)
     multiplications = sum(encoder.eager_multiplications for encoder in encoders)
-    return int(max(800, min(4000, 40_000 / layers, 2.4e8 / multiplications)))
+    steps = max(800, min(4000, 40_000 / layers, 2.4e8 / multiplications))
+    return int(steps if rows is None else min(steps, max(200, PASSES * rows / batch_size)))
 
 
 class Adam:

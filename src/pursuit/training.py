@@ -62,7 +62,8 @@ def fit(
         "fixed"; "gradient": trained by the same optimiser; "statistics": computed from statistics
         of the codes. Constraints on the dictionary are kept.
     steps
-        The number of mini-batches; by default a number that depends on the size of the encoder.
+        The number of mini-batches; by default a number that depends on the size of the encoder,
+        and is smaller for arrays with few rows.
     validation
         Held-out x, or (x, targets); False for none. By default a tenth of the rows (2048 at most)
         of an array with 500 rows or more is held out. The parameters with the lowest validation
@@ -102,7 +103,8 @@ def fit(
     (20, 'unsupervised')
     """
     regime = as_regime(Unsupervised() if regime is None else regime)
-    run = Run(encoder, regime, dictionary, steps, seed, rate, layerwise, batch_size)
+    rows = len(x) if getattr(x, "ndim", 0) > 0 else None
+    run = Run(encoder, regime, dictionary, steps, seed, rate, layerwise, batch_size, rows)
     if held is not None and validation is not None:
         raise ValueError("give the held-out rows either as held or as validation, not both")
     source, held_out = as_source(

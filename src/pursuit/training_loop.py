@@ -34,9 +34,8 @@ from .regimes import Regime, Unsupervised, Weighted, dictionary_penalty, record_
 
 logger = logging.getLogger(__name__)
 
-#: the weight of the guard against blow-ups, as a multiple of the loss at the start; one step of
-#: `GUARDED` has the guard, with that many times the weight
-GUARD, GUARDED = 0.005, 4
+#: the weight of the guard against blow-ups, as a multiple of the loss at the start
+GUARD = 0.005
 #: the number of validations in a run, and the number without improvement after which it ends
 LOOKS, PATIENCE = 40, 15
 #: the smallest number of steps between two validations
@@ -101,6 +100,7 @@ class Run:
         rate: float,
         layerwise: float,
         batch_size: int,
+        rows: int | None = None,
     ) -> None:
         require_choice(dictionary, ("fixed", "gradient", "statistics"), "dictionary")
         for name, count in (("steps", steps), ("batch_size", batch_size)):
@@ -117,7 +117,7 @@ class Run:
             raise ValueError("layerwise losses are for one encoder, not for a bank")
         self.encoder = cast(nn.Module, encoder)
         self.regime, self.dictionary, self.layerwise = regime, dictionary, layerwise
-        self.steps = default_steps(self.members) if steps is None else steps
+        self.steps = default_steps(self.members, rows, batch_size) if steps is None else steps
         model = self.members[0].model
         self.features = self.members[0].features
         self.dtype, self.device = model.dtype, model.device
@@ -248,7 +248,7 @@ class Run:
 
     def _learn(self, batch: Batch, hard: Tensor | None) -> Learned:
         """Return the loss, and what adds the gradients of it and of the guard on hard rows."""
-        weight = GUARD * GUARDED * self.scale
+        weight = GUARD * self.scale
         if self.layerwise == 0:
             learned = compiled_loss(self.encoder, self.regime, batch, hard, weight)
             if learned is not None:
@@ -279,9 +279,7 @@ class Run:
 
     def _hard_rows(self, step: int, batch: Batch) -> Tensor | None:
         """Return the rows of the guard, for one encoder that is to minimise the objective."""
-        if GUARD == 0 or step % GUARDED > 0 or len(self.members) > 1:
-            return None
-        if not self.regime.minimises_objective:
+        if GUARD == 0 or len(self.members) > 1 or not self.regime.minimises_objective:
             return None
         rng = np.random.default_rng([self.settings["seed"], step, len(batch.x)])
         return hard_rows(batch.x, rng)
