@@ -274,7 +274,8 @@ def _as_rows(held: Any, total: int) -> Array:
 
 def _take(values: Any, rows: Any, dtype: torch.dtype) -> Tensor:
     if isinstance(values, Tensor):
-        part = values[torch.from_numpy(rows) if isinstance(rows, np.ndarray) else rows]
+        by_number = isinstance(rows, np.ndarray)
+        part = values.index_select(0, torch.from_numpy(rows)) if by_number else values[rows]
     else:
         part = torch.from_numpy(np.ascontiguousarray(values[rows]))
     return part.to(dtype) if part.is_floating_point() else part
