@@ -64,11 +64,12 @@ $(BIN)/python:
 $(DEMO_INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) install -c constraints.txt cmake nanobind ninja
 	$(BIN)/python native/build.py & kernels=$$!; \
-	$(PIP) install -c constraints.txt -e ".[demo,plots]" && wait $$kernels
+	$(PIP) install --no-compile -c constraints.txt -e ".[demo,plots]" && wait $$kernels
 	@touch $@
 
 $(INSTALLED): $(DEMO_INSTALLED)
-	$(PIP) install -c constraints.txt -e ".[dev,demo,plots]"
+	$(BIN)/python native/build.py --all & kernels=$$!; \
+	$(PIP) install -c constraints.txt -e ".[dev,demo,plots]" && wait $$kernels
 	@touch $@
 
 $(BENCH_INSTALLED): $(INSTALLED)

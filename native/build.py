@@ -34,25 +34,39 @@ def is_stale(stamp: Path) -> bool:
     return not stamp.exists() or max(p.stat().st_mtime for p in parts) > stamp.stat().st_mtime
 
 
-def build_if_stale(*, sanitize: bool = False, install_zig: bool = False) -> Path:
+def build_if_stale(
+    *, every: bool = False, sanitize: bool = False, install_zig: bool = False
+) -> Path:
     """Compile the modules unless they are up to date, and return the folder that holds them.
 
+    Only the module for this processor is compiled, unless `every` asks for all, now or earlier.
     Says on stderr that it compiles, and raises an OSError if that fails.
     """
     kind = "sanitized" if sanitize else "kernels"
     folder = ROOT / "build" / f"{kind}-{sys.implementation.cache_tag}-{sys.platform}"
-    stamp = folder / "stamp"
+    complete = folder / "complete"
+    every = every or sanitize or complete.exists() or not _has_avx2()
+    stamp = complete if every else folder / "stamp"
     if not is_stale(stamp):
         return folder
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder / "lock"):
         if is_stale(stamp):  # another process may have compiled them meanwhile
-            _build(folder, sanitize, install_zig)
+            _build(folder, [] if every else ["--target", "avx2"], sanitize, install_zig)
             stamp.touch()
     return folder
 
 
-def _build(folder: Path, sanitize: bool, install_zig: bool) -> None:
+def _has_avx2() -> bool:
+    """Whether the processor is known to have AVX2, as far as can be told without compiled code."""
+    try:
+        flags = Path("/proc/cpuinfo").read_text().split()
+    except OSError:
+        return False
+    return {"avx2", "fma", "bmi2", "f16c"} <= set(flags)
+
+
+def _build(folder: Path, target: list[str], sanitize: bool, install_zig: bool) -> None:
     # imported here, because every import of the kernels in a checkout loads this file
     import shutil
     import subprocess
@@ -67,7 +81,7 @@ def _build(folder: Path, sanitize: bool, install_zig: bool) -> None:
         f"-DPURSUIT_SANITIZE={'ON' if sanitize else 'OFF'}",
     ]
     configure = [cmake, "-S", str(NATIVE), "-B", str(folder), *generator, *options]
-    build = [cmake, "--build", str(folder), "--config", "Release", "--parallel"]
+    build = [cmake, "--build", str(folder), "--config", "Release", "--parallel", *target]
     for command in (configure, build):
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         if done.returncode != 0:
@@ -141,7 +155,9 @@ def main() -> None:
     parser.add_argument(
         "--sanitize", action="store_true", help="with checks of memory and arithmetic"
     )
-    build_if_stale(sanitize=parser.parse_args().sanitize, install_zig=True)
+    parser.add_argument("--all", action="store_true", help="for all instruction sets")
+    options = parser.parse_args()
+    build_if_stale(every=options.all, sanitize=options.sanitize, install_zig=True)
 
 
 if __name__ == "__main__":

@@ -27,9 +27,10 @@ def _find_checkout() -> None:
     assert spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
-    sanitize = os.environ.get(VARIABLE) == "sanitized"
+    forced = os.environ.get(VARIABLE)
     try:
-        __path__.insert(0, str(module.build_if_stale(sanitize=sanitize)))
+        folder = module.build_if_stale(every=forced == "baseline", sanitize=forced == "sanitized")
+        __path__.insert(0, str(folder))
     except OSError as error:
         raise ImportError(str(error)) from error
 
@@ -43,6 +44,8 @@ def _choose(forced: str | None) -> str:
             "`make install`"
         )
     if forced is None:
+        if "baseline" not in built:  # a checkout compiles what the processor has
+            return built[0]
         wide = "avx2" in built and import_module(f"{__name__}.baseline").has_avx2()
         return "avx2" if wide else "baseline"
     if forced not in built:

@@ -208,7 +208,7 @@ Inputs = tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor]
 
 def _inputs(stack: Stack, shrinkage: Shrinkage, x: Tensor) -> Inputs | None:
     """What is differentiated besides x, or None if this needs eager torch."""
-    if not (_is_plain(x) and stack.weight.dtype == x.dtype):
+    if not (is_plain(x) and stack.weight.dtype == x.dtype):
         return None
     if stack.decay is not None and stack.decay.requires_grad:
         return None
@@ -218,7 +218,7 @@ def _inputs(stack: Stack, shrinkage: Shrinkage, x: Tensor) -> Inputs | None:
     return stack.weight, stack.matrix, stack.outlier_step, stack.mixing, thresholds
 
 
-def _is_plain(x: Tensor) -> bool:
+def is_plain(x: Tensor) -> bool:
     """Whether x is in the memory of the CPU, and nothing but gradients is recorded."""
     return (
         type(x) in (Tensor, nn.Parameter)

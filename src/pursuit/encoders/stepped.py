@@ -21,7 +21,7 @@ from ..models import SparseModel
 from ..runtime.program import FORM, Program
 from .encoder import Encoder
 from .forms import Layer, Stack
-from .fused import Objective, Shrinkage, fused, fused_loss
+from .fused import Objective, Shrinkage, fused, fused_loss, is_plain
 from .lowering import lower
 from .steps import STEPS, LayerParameters, Quadratic, Scalars, Setting
 from .trainable import Kind
@@ -170,7 +170,7 @@ class SteppedEncoder(Encoder):
             yield z
 
     def _last(self, layers: Stack | list[Layer], x: Tensor) -> Tensor:
-        if isinstance(layers, Stack) and self._shrinkage is not None:
+        if isinstance(layers, Stack) and is_plain(x) and self._shrinkage is not None:
             codes = fused(layers, self._shrinkage, x, super()._last)
             if codes is not None:
                 return codes
@@ -185,8 +185,9 @@ class SteppedEncoder(Encoder):
         `pursuit.guard` on `hard` rows. Returns None where this is not compiled. There are no
         gradients of gradients, nor of x.
         """
-        if self._shrinkage is None or self._objective is None or len(x) == 0 or x.requires_grad:
+        if len(x) == 0 or x.requires_grad or not is_plain(x) or self._objective is None:
             return None
+        assert self._shrinkage is not None
         quadratic = self._quadratic()
         stack, rows = self.step.stack(quadratic), x if hard is None else torch.cat([x, hard])
         parts = self._shrinkage, self._objective, quadratic.atoms, self.units
