@@ -8,9 +8,10 @@
 //   u = r W'  with  r = e x - p V           in the residual form,
 //
 // and the first layer starts from z = z' = 0. In coupled layers of the gram form H follows from W and the
-// dictionary: H = I - W D' - diag(decay), where decay is that of the residual form. With an outlier step w the code ends in an identity block:
-// V and W continue as I and diag(w). The shrinkage first shrinks single coefficients by their soft
-// thresholds, from one side where they must not be negative, and then groups, in the order of the stages:
+// dictionary: H = I - W D' - diag(decay), where decay is that of the residual form. With an outlier step w
+// the code ends in an identity block: V and W continue as I and diag(w). The shrinkage first shrinks single
+// coefficients by their soft thresholds, from one side where they must not be negative, and then groups, in
+// the order of the stages:
 // y_r <- y_r max(0, 1 - t_r / ||y_r||).
 //
 // Rows are independent, so they pass through all layers in tiles that stay in the cache. Matrices that all
