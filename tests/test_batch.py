@@ -92,7 +92,10 @@ def test_factors_are_a_singular_value_decomposition() -> None:
 def test_the_reported_gap_is_that_of_the_certificate() -> None:
     x, _, _ = mixture(80, 60, 0.1, 5.0, 0.1)
     star, lam = 1.3, 0.14
-    stop = lambda now: now.done == 30  # noqa: E731
+
+    def stop(now: Progress) -> bool:
+        return now.done == 30
+
     for options in ({"max_iter": 3}, {"max_iter": 10}, {"callback": stop}, {"max_iter": 400}):
         solved = pursue(x, star, lam, **options)
         low = solved.factors.product()

@@ -205,7 +205,8 @@ def test_debug_shows_the_traceback(
 
 
 def test_export_writes_the_encoder(encoder: pu.ProximalEncoder, saved: Path) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime")
+    import onnxruntime
+
     target = saved.with_suffix(".onnx")
     done = pursuit("export", saved, target)
     assert (done.returncode, done.stderr) == (0, "")
@@ -220,7 +221,8 @@ def test_export_writes_the_encoder(encoder: pu.ProximalEncoder, saved: Path) -> 
 
 
 def test_export_prints_json_and_does_not_need_torch(saved: Path) -> None:
-    onnx = pytest.importorskip("onnx")
+    import onnx
+
     target = saved.with_suffix(".onnx")
     done = pursuit("export", saved, target, "--opset", 13, "--json", options=("-X", "importtime"))
     assert done.returncode == 0
@@ -257,7 +259,6 @@ def test_export_prints_json_and_does_not_need_torch(saved: Path) -> None:
 def test_export_refuses(
     mistake: str, sentence: str, encoder: pu.ProximalEncoder, saved: Path
 ) -> None:
-    pytest.importorskip("onnx")
     folder = saved.parent
     source, target, options = saved, folder / "lasso.onnx", []
     match mistake:

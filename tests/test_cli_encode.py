@@ -202,10 +202,11 @@ def test_columns_of_the_command(
 
 
 def test_patches_of_pictures_are_encoded(folder: Path, encoder: pu.ProximalEncoder) -> None:
-    image = pytest.importorskip("PIL.Image")
+    from PIL import Image
+
     (folder / "pictures").mkdir()
     grey = np.random.default_rng(0).integers(0, 255, (20, 30)).astype(np.uint8)
-    image.fromarray(grey).save(folder / "pictures" / "a.png")
+    Image.fromarray(grey).save(folder / "pictures" / "a.png")
     arguments = [folder / "pictures", "-o", folder / "z.npy", "--patches", 50, "--seed", 2]
     assert said(pursuit("encode", folder / "lasso.safetensors", *arguments, "--json"))["rows"] == 50
     patches = open_pictures(folder / "pictures", 3, 50, seed=2)[:]
@@ -493,11 +494,11 @@ def test_inspect_knows_every_kind_of_file(folder: Path, encoder: pu.ProximalEnco
 
 
 def test_inspect_draws_the_atoms(folder: Path) -> None:
-    image = pytest.importorskip("PIL.Image")
-    pytest.importorskip("matplotlib")
+    from PIL import Image
+
     target = folder / "atoms.png"
     assert said(pursuit("inspect", folder / "lasso.safetensors", "--plot", target, "--json"))
-    assert min(image.open(target).size) > 100
+    assert min(Image.open(target).size) > 100
     done = pursuit("inspect", folder / "lasso.safetensors", "--plot", folder / "atoms.txt")
     assert_refused(done, 1, "atoms.txt must end in .png, .svg or .pdf")
 
@@ -526,8 +527,6 @@ def test_a_model_file_is_read_once(
 ) -> None:
     import safetensors
 
-    if arguments[0] == "export":
-        pytest.importorskip("onnx")
     np.save(folder / "codes.npy", np.ones((3, ATOMS), np.float32))
     read: list[str] = []
     hashed: list[str] = []
@@ -653,8 +652,8 @@ def test_parquet_needs_a_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("reader", ["pyarrow.parquet", "polars"])
 def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str) -> None:
-    polars = pytest.importorskip("polars")
-    pytest.importorskip(reader)
+    import polars
+
     polars.DataFrame({"a": [1, 3], "b": [2.0, 4.0]}).write_parquet(tmp_path / "x.parquet")
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 and nothing else")
     for other in {"pyarrow.parquet", "polars"} - {reader}:
@@ -684,11 +683,12 @@ def test_what_is_appended_is_read_again(tmp_path: Path, suffix: str, dtype: type
 
 
 def test_patches_are_those_of_the_pictures(tmp_path: Path) -> None:
-    image = pytest.importorskip("PIL.Image")
+    from PIL import Image
+
     rng = np.random.default_rng(0)
     large = rng.integers(0, 255, (20, 30)).astype(np.uint8)
-    image.fromarray(large).save(tmp_path / "a.png")
-    image.fromarray(large[:4]).save(tmp_path / "small.png")
+    Image.fromarray(large).save(tmp_path / "a.png")
+    Image.fromarray(large[:4]).save(tmp_path / "small.png")
     x = open_pictures(tmp_path, 5, 200, seed=1)[:]
     assert x.shape == (200, 25)
     np.testing.assert_allclose(x.mean(axis=1), 0, atol=1e-5)

@@ -130,11 +130,12 @@ def test_it_is_what_the_library_learns(
 
 
 def test_other_data_and_the_summary(folder: Path, signals: np.ndarray) -> None:
-    image = pytest.importorskip("PIL.Image")
+    from PIL import Image
+
     pictures = folder / "pictures"
     pictures.mkdir()
     grey = np.random.default_rng(0).integers(0, 255, (40, 40)).astype(np.uint8)
-    image.fromarray(grey).save(pictures / "a.png")
+    Image.fromarray(grey).save(pictures / "a.png")
     np.savetxt(folder / "x.csv", signals[:100], delimiter=",")
     np.savez(folder / "x.npz", a=signals[:3], b=(100 * signals[:100]).astype(np.uint8))
     common = ["--atoms", "6", "--layers", "2", "--steps", "10", "--passes", "1"]

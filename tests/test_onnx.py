@@ -9,6 +9,8 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 import torch
 from torch import Tensor
@@ -21,9 +23,6 @@ from pursuit.models import SparseModel
 from pursuit.penalties import L1, GroupL2, Stacked
 from pursuit.runtime import onnx as export
 from test_encoders import CLASSES, FLAGS, LAYER_FORMS, STEPS, bank_models, shaken
-
-onnx = pytest.importorskip("onnx")
-onnxruntime = pytest.importorskip("onnxruntime")
 
 #: relative, in float32
 TOLERANCE = 1e-5

@@ -7,11 +7,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
+import onnxruntime
 
 from test_docs import blocks
-
-onnxruntime = pytest.importorskip("onnxruntime")
 
 #: a penalty, an operator and a model of a user, trained, saved and exported
 SCRIPT = """

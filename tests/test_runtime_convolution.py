@@ -705,7 +705,8 @@ def test_a_description_of_another_program_is_refused() -> None:
 
 
 def session(model: object):
-    onnxruntime = pytest.importorskip("onnxruntime")
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
@@ -714,7 +715,6 @@ def session(model: object):
 
 
 def test_the_graph_gives_the_codes_of_the_formula(program: ConvolutionProgram) -> None:
-    pytest.importorskip("onnx")
     x = signals(program, 5)
     for opset in (13, 17, 21):
         run = session(export.graph(program, opset))
@@ -725,8 +725,9 @@ def test_the_graph_gives_the_codes_of_the_formula(program: ConvolutionProgram) -
 
 def test_the_newest_operators(program: ConvolutionProgram) -> None:
     """With ONNX's own interpreter, since runtimes are older."""
-    onnx = pytest.importorskip("onnx")
-    reference = pytest.importorskip("onnx.reference")
+    import onnx
+    from onnx import reference
+
     x = signals(program)
     run = reference.ReferenceEvaluator(export.graph(program, onnx.defs.onnx_opset_version()))
     assert_same(run.run(None, {"x": x})[0], program, x)
@@ -735,14 +736,12 @@ def test_the_newest_operators(program: ConvolutionProgram) -> None:
 @settings(max_examples=30, deadline=None)
 @given(programs())
 def test_graphs_of_random_programs(program: ConvolutionProgram) -> None:
-    pytest.importorskip("onnx")
     x = signals(program)
     (codes,) = session(export.graph(program)).run(None, {"x": x})
     assert_same(codes, program, x)
 
 
 def test_the_file_describes_itself(tmp_path: Path) -> None:
-    pytest.importorskip("onnx")
     program = described(make())
     path = saved(program, tmp_path / "encoder.safetensors")
     target = tmp_path / "encoder.onnx"
@@ -760,7 +759,6 @@ def test_the_file_describes_itself(tmp_path: Path) -> None:
 
 
 def test_couplings_that_layers_share_are_stored_once() -> None:
-    pytest.importorskip("onnx")
     graphs = [export.graph(make(tied=tied, steps=((1, 1),) * 3)) for tied in (True, False)]
     kernels = [[c for c in g.graph.initializer if c.dims == [5, 5, 2, 3]] for g in graphs]
     assert list(map(len, kernels)) == [1, 3]
