@@ -297,6 +297,18 @@ def test_compiled_and_eager_runs_learn_the_same(name: str, dictionary: str) -> N
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("kind", PROXIMAL)
+def test_a_dictionary_may_be_transposed(kind: str) -> None:
+    model, x = problem("lasso", 3, 40)
+    strided = models.Lasso(model.dictionary.T.contiguous().T, 0.1)
+    same, other = (build(kind, m, layers=2) for m in (models.Lasso(model.dictionary, 0.1), strided))
+    assert all(parameter.is_contiguous() for parameter in other.parameters())
+    for encoder in (same, other):
+        pu.fit(encoder, x, steps=12)
+    for a, b in zip(same.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
 def test_one_call_for_each_step(monkeypatch) -> None:
     """A step, or a validation, makes one compiled call, the guard's rows included."""
     seen = calls(monkeypatch)

@@ -19,7 +19,7 @@ from .._registry import Registered, name_of
 from ..descriptions import describe_model
 from ..models import SparseModel, require_model
 from ..operators import without_zero_atoms
-from .trainable import Kind
+from .trainable import Kind, as_parameter
 
 #: entries of a code matrix in one tile, so that the element-wise work between two products stays in
 #: the second-level cache (and no power of two, whose tiles compete for the same cache lines)
@@ -56,8 +56,7 @@ class Encoder(Registered, nn.Module):
         self.regime: str | None = None
         self.minimises_objective: bool | None = None
         for name, tensor in model.dictionaries.items():
-            frozen = nn.Parameter(tensor.detach().clone(), requires_grad=False)
-            self.register_parameter(name, frozen)
+            self.register_parameter(name, as_parameter(tensor, learned=False))
         self._register("units", model.units)
         self.register_buffer("depth", torch.tensor(depth))
 

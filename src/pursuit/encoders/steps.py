@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ..penalties import Penalty
 from .forms import Stack, coupling
-from .trainable import Kind
+from .trainable import Kind, as_parameter
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +148,7 @@ class _Weighted(LayerParameters):
             for t in natural
         )
         if setting.identity and not setting.gram:
-            self.outlier_step = nn.Parameter(self._stack(start.outlier_step))
+            self.outlier_step = self._stack(start.outlier_step)
         else:
             self.register_parameter("outlier_step", None)
 
@@ -157,10 +157,10 @@ class _Weighted(LayerParameters):
         kinds |= {f"thresholds.{n}": Kind("threshold") for n in range(len(self.thresholds))}
         return kinds if self.outlier_step is None else kinds | {"outlier_step": Kind("diagonal")}
 
-    def _stack(self, tensor: Tensor) -> Tensor:
+    def _stack(self, tensor: Tensor) -> nn.Parameter:
         """A copy for all layers or one for each, along a new first dimension."""
         copies = 1 if self.setting.tied else self.setting.depth
-        return tensor.detach().expand(copies, *tensor.shape).clone()
+        return as_parameter(tensor.expand(copies, *tensor.shape))
 
     def _thresholds(self, now: Quadratic) -> tuple[Tensor, ...]:
         return tuple(self.thresholds)
@@ -182,12 +182,12 @@ class Free(_Weighted):
 
     def __init__(self, setting: Setting, start: Quadratic) -> None:
         super().__init__(setting, start)
-        self.weight = nn.Parameter(start.weight.detach().clone())
+        self.weight = as_parameter(start.weight)
         products = 1 if setting.tied else max(1, setting.depth - 1)
         matrix = start.atoms
         if setting.gram:
             matrix = coupling(start.weight, start.atoms, start.decay)
-        self.coupling = nn.Parameter(matrix.detach().expand(products, *matrix.shape).clone())
+        self.coupling = as_parameter(matrix.expand(products, *matrix.shape))
 
     def kinds(self, atom_norm: float) -> dict[str, Kind]:
         unit = 1.0 if self.setting.gram else atom_norm
@@ -205,7 +205,7 @@ class Coupled(_Weighted):
 
     def __init__(self, setting: Setting, start: Quadratic) -> None:
         super().__init__(setting, start)
-        self.weight = nn.Parameter(self._stack(start.weight))
+        self.weight = self._stack(start.weight)
 
     def _matrices(self, now: Quadratic) -> tuple[Tensor, Tensor]:
         return self.weight, now.atoms[None]

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
@@ -34,6 +35,12 @@ class Kind:
 
     role: Role
     unit: float = 1.0
+
+
+def as_parameter(tensor: Tensor, learned: bool = True) -> nn.Parameter:
+    """Return a copy of a tensor as a parameter, in row-major order as compiled kernels take it."""
+    copied = tensor.detach().clone(memory_format=torch.contiguous_format)
+    return nn.Parameter(copied, requires_grad=learned)
 
 
 class Trainable(Protocol):
