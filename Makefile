@@ -5,6 +5,7 @@
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
+FUZZ_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -15,7 +16,7 @@ BENCH_INSTALLED := $(VENV)/.installed-bench
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test lint types tests sanitize format bench clean
+.PHONY: help install demo test lint types tests sanitize fuzz format bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' Makefile
@@ -42,6 +43,9 @@ sanitize: $(INSTALLED) ## run the tests of the kernels with checks of memory and
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
 	ASAN_OPTIONS=detect_leaks=0 PURSUIT_INSTRUCTION_SET=sanitized OMP_NUM_THREADS=1 \
 	$(BIN)/python -m pytest -n 2 tests/test_native.py $(PYTEST_ARGS)
+
+fuzz: $(INSTALLED) ## attack everything with random problems and files (FUZZ_ARGS="--seed 1 --seconds 60")
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz.py $(FUZZ_ARGS)
 
 format: $(INSTALLED) ## put the code into shape
 	$(BIN)/ruff check --fix .

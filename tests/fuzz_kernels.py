@@ -359,6 +359,15 @@ def fuzz(name: str, calls: int, seed: int = 0) -> None:
             raise AssertionError(f"call {number} of {name}, seed {seed}: {error}") from error
 
 
+def calls(rng: np.random.Generator) -> None:
+    """A hundred calls of one kernel."""
+    fuzz(sorted(KERNELS)[rng.integers(len(KERNELS))], 100, int(rng.integers(1 << 32)))
+
+
+#: what `fuzz.py` runs
+ATTACKS = {"calls": calls}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--calls", type=int, default=10_000, help="calls of each kernel")
