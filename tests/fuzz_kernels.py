@@ -278,7 +278,7 @@ def adam(draw: Draw) -> None:
     squares = [draw.array(size, dtype=dtype, positive=True) for size in sizes]
     rates = [float(draw.rng.random()) for _ in sizes]
     counts = [int(draw.rng.integers(1, 10)) for _ in sizes]
-    kernels.adam(*arrays, squares, rates, counts, float(draw.rng.random()))
+    kernels.adam(*arrays, squares, rates, counts, *draw.rng.random(2).tolist())
 
 
 def layers(draw: Draw, name: str, dtype: type) -> None:

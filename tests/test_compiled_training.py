@@ -331,7 +331,7 @@ def test_few_rows_take_fewer_steps() -> None:
     model, _ = problem("lasso", 18, 1)
     encoder = [pu.ProximalEncoder(model, 7)]
     whole = optimisation.default_steps(encoder, None, 256)
-    assert whole == optimisation.default_steps(encoder, 1_000_000, 256) == 4000
+    assert whole == optimisation.default_steps(encoder, 1_000_000, 256) == 2000
     steps = [optimisation.default_steps(encoder, rows, 256) for rows in (1, 300, 1000, 3000)]
     assert steps[0] == 200
     assert steps == sorted(steps)
@@ -341,8 +341,11 @@ def test_few_rows_take_fewer_steps() -> None:
 # ---- Adam -----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("decay", [0.999, 0.9])
 @pytest.mark.parametrize("compiled", [True, False])
-def test_the_optimiser_is_torch_s_adam(compiled: bool, dtype: torch.dtype, monkeypatch) -> None:
+def test_the_optimiser_is_torch_s_adam(
+    compiled: bool, decay: float, dtype: torch.dtype, monkeypatch
+) -> None:
     if not compiled:
         monkeypatch.setattr(optimisation, "_is_native", lambda parameter: False)
     generator = torch.Generator().manual_seed(0)
@@ -351,10 +354,9 @@ def test_the_optimiser_is_torch_s_adam(compiled: bool, dtype: torch.dtype, monke
         str(n): torch.nn.Parameter(torch.ones(shape, dtype=dtype)) for n, shape in enumerate(shapes)
     }
     theirs = [torch.nn.Parameter(p.detach().clone()) for p in ours.values()]
-    adam = optimisation.Adam(ours, rates)
-    judge = torch.optim.Adam(
-        [{"params": [p], "lr": r} for p, r in zip(theirs, rates.values(), strict=True)]
-    )
+    adam = optimisation.Adam(ours, rates, decay)
+    groups = [{"params": [p], "lr": r} for p, r in zip(theirs, rates.values(), strict=True)]
+    judge = torch.optim.Adam(groups, betas=(0.9, decay))
     for step in range(30):
         for n, (a, b) in enumerate(zip(ours.values(), theirs, strict=True)):
             a.grad = b.grad = None

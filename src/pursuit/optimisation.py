@@ -22,9 +22,12 @@ LARGEST_RATE = 2e-2
 #: the largest norm of the gradient, as a multiple of the loss of the untrained encoder
 CLIP = 0.4
 #: the number of passes through few rows after which more steps gain little
-PASSES = 500
-#: the decay of Adam's moments, and what is added to the root of the second
-BETAS, EPSILON = (0.9, 0.999), 1e-8
+PASSES = 300
+#: the decay of Adam's means, and what is added to the root of the squares
+MEAN_DECAY, EPSILON = 0.9, 1e-8
+#: the decay of Adam's squares: where the objective of the model is minimised, whose gradients have
+#: little noise, a short memory takes half the steps
+LONG_MEMORY, SHORT_MEMORY = 0.999, 0.99
 
 
 def learning_rate(kind: Kind, parameter: Tensor) -> float:
@@ -45,14 +48,14 @@ def learning_rate(kind: Kind, parameter: Tensor) -> float:
 
 
 def default_steps(encoders: Sequence[Any], rows: int | None, batch_size: int) -> int:
-    """Return 800 to 4000 training steps: more for small encoders, whose steps are quick.
+    """Return 600 to 2000 training steps: more for small encoders, whose steps are quick.
 
     Few rows, if their number is known, are passed through `PASSES` times, and in 200 steps at
     least.
     """
     layers = sum(encoder.layers for encoder in encoders)
     multiplications = sum(encoder.eager_multiplications for encoder in encoders)
-    steps = max(800, min(4000, 40_000 / layers, 2.4e8 / multiplications))
+    steps = max(600, min(2000, 20_000 / layers, 1.8e8 / multiplications))
     return int(steps if rows is None else min(steps, max(200, PASSES * rows / batch_size)))
 
 
@@ -68,9 +71,17 @@ class Adam:
         What is optimised, by name.
     rates
         The learning rate of each parameter.
+    decay
+        b2, the decay of the squares; b1 is 0.9.
     """
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], rates: Mapping[str, float]) -> None:
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        rates: Mapping[str, float],
+        decay: float = LONG_MEMORY,
+    ) -> None:
+        self.decay = decay
         self.parameters, self.rates = list(parameters.values()), [rates[n] for n in parameters]
         self.means = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
         self.squares = [torch.zeros_like(mean) for mean in self.means]
@@ -90,7 +101,8 @@ class Adam:
             gradients = [cast(Tensor, self.parameters[n].grad).contiguous() for n in used]
             parameters = [self.parameters[n] for n in used]
             means, squares = ([every[n] for n in used] for every in (self.means, self.squares))
-            norm = update(parameters, gradients, means, squares, rates, counts, largest)
+            given = parameters, gradients, means, squares, rates, counts
+            norm = update(*given, self.decay, largest)
         if math.isfinite(norm):
             for n, count in zip(used, counts, strict=True):
                 self.counts[n] = count
@@ -134,15 +146,16 @@ def _compiled(
     squares: Sequence[Tensor],
     rates: Sequence[float],
     counts: Sequence[int],
+    decay: float,
     largest: float,
 ) -> float:
     norm, groups = 0.0, {p.dtype for p in parameters}
     if len(groups) > 1:
-        return _eager(parameters, gradients, means, squares, rates, counts, largest)
+        return _eager(parameters, gradients, means, squares, rates, counts, decay, largest)
     every = (parameters, gradients, means, squares)
     flat = [[t.detach().view(-1).numpy() for t in tensors] for tensors in every]
     if parameters:
-        norm = kernels.adam(*flat, rates, counts, largest)
+        norm = kernels.adam(*flat, rates, counts, decay, largest)
     return norm
 
 
@@ -153,6 +166,7 @@ def _eager(
     squares: Sequence[Tensor],
     rates: Sequence[float],
     counts: Sequence[int],
+    decay: float,
     largest: float,
 ) -> float:
     """The same in torch, on any device."""
@@ -165,8 +179,8 @@ def _eager(
         parameters, gradients, means, squares, rates, counts, strict=True
     ):
         g = g * scale
-        mean.lerp_(g, 1 - BETAS[0])
-        square.mul_(BETAS[1]).addcmul_(g, g, value=1 - BETAS[1])
-        root = (square / (1 - BETAS[1] ** t)).sqrt().add_(EPSILON)
-        p.addcdiv_(mean, root, value=-rate / (1 - BETAS[0] ** t))
+        mean.lerp_(g, 1 - MEAN_DECAY)
+        square.mul_(decay).addcmul_(g, g, value=1 - decay)
+        root = (square / (1 - decay**t)).sqrt().add_(EPSILON)
+        p.addcdiv_(mean, root, value=-rate / (1 - MEAN_DECAY**t))
     return norm

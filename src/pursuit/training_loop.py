@@ -27,7 +27,7 @@ from .encoders.stepped import SteppedEncoder
 from .encoders.trainable import Trainable, declared_kinds, require_members
 from .files import below, joined
 from .guard import excess, hard_rows
-from .optimisation import CLIP, Adam, default_steps, learning_rate
+from .optimisation import CLIP, LONG_MEMORY, SHORT_MEMORY, Adam, default_steps, learning_rate
 from .persistence import read, write
 from .progress import Callback, Progress
 from .regimes import Regime, Unsupervised, Weighted, dictionary_penalty, record_regime
@@ -154,7 +154,8 @@ class Run:
         self.held_out = None if held_out is None else self._ready(held_out)
         with self._gradients() as by_gradient:
             rates = {n: learning_rate(self.kinds[n], p.detach()) for n, p in by_gradient.items()}
-            self.optimiser = Adam(by_gradient, rates)
+            decay = SHORT_MEMORY if self.regime.minimises_objective else LONG_MEMORY
+            self.optimiser = Adam(by_gradient, rates, decay)
             self._loop(source, checkpoint, callback)
         record_regime(self.regime, self.encoder)
 

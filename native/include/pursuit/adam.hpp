@@ -35,10 +35,10 @@ double squared_norm(const Vector<const T>& values) {
     return total;
 }
 
-/// Update one parameter with its gradient times `scale`.
+/// Update one parameter with its gradient times `scale`; `b2` is the decay of the squares.
 template <class T>
-void adam(const AdamParameter<T>& p, T scale) {
-    constexpr double b1 = 0.9, b2 = 0.999;
+void adam(const AdamParameter<T>& p, T scale, double b2) {
+    constexpr double b1 = 0.9;
     const T keep1 = T(b1), new1 = T(1 - b1), keep2 = T(b2), new2 = T(1 - b2), eps = T(1e-8);
     const T rate = static_cast<T>(p.rate / (1 - std::pow(b1, p.count)));
     const T unbiased = static_cast<T>(1 / std::sqrt(1 - std::pow(b2, p.count)));
