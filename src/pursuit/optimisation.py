@@ -26,7 +26,7 @@ PASSES = 300
 #: the decay of Adam's means, and what is added to the root of the squares
 MEAN_DECAY, EPSILON = 0.9, 1e-8
 #: the decay of Adam's squares: where the objective of the model is minimised, whose gradients have
-#: little noise, a short memory takes half the steps
+#: little noise, a short memory takes fewer steps
 LONG_MEMORY, SHORT_MEMORY = 0.999, 0.99
 
 
@@ -48,14 +48,14 @@ def learning_rate(kind: Kind, parameter: Tensor) -> float:
 
 
 def default_steps(encoders: Sequence[Any], rows: int | None, batch_size: int) -> int:
-    """Return 600 to 2000 training steps: more for small encoders, whose steps are quick.
+    """Return 600 to 3000 training steps: more for small encoders, whose steps are quick.
 
     Few rows, if their number is known, are passed through `PASSES` times, and in 200 steps at
     least.
     """
     layers = sum(encoder.layers for encoder in encoders)
     multiplications = sum(encoder.eager_multiplications for encoder in encoders)
-    steps = max(600, min(2000, 20_000 / layers, 1.8e8 / multiplications))
+    steps = max(600, min(3000, 30_000 / layers, 2e8 / multiplications))
     return int(steps if rows is None else min(steps, max(200, PASSES * rows / batch_size)))
 
 
