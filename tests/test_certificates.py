@@ -11,8 +11,8 @@ from pursuit import models, penalties
 from pursuit.certificates import is_met
 from pursuit.models import SparseModel
 
-#: 10 000 problems a family: so many dictionaries, so many signals each
-DICTIONARIES, SIGNALS = 20, 500
+#: 3000 problems a family: so many dictionaries, so many signals each
+DICTIONARIES, SIGNALS = 6, 500
 
 
 def disturbed(model: SparseModel, codes: torch.Tensor, seed: int) -> torch.Tensor:
