@@ -48,14 +48,14 @@ def learning_rate(kind: Kind, parameter: Tensor) -> float:
 
 
 def default_steps(encoders: Sequence[Any], rows: int | None, batch_size: int) -> int:
-    """Return 800 to 3000 training steps: more for small encoders, whose steps are quick.
+    """Return 1000 to 3000 training steps: more for small encoders, whose steps are quick.
 
     Few rows, if their number is known, are passed through `PASSES` times, and in 200 steps at
     least.
     """
     layers = sum(encoder.layers for encoder in encoders)
     multiplications = sum(encoder.eager_multiplications for encoder in encoders)
-    steps = max(800, min(3000, 30_000 / layers, 2e8 / multiplications))
+    steps = max(1000, min(3000, 30_000 / layers, 2e8 / multiplications))
     return int(steps if rows is None else min(steps, max(200, PASSES * rows / batch_size)))
 
 
