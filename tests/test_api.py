@@ -215,6 +215,7 @@ ROWS = [
         "guard",
         "regimes",
         "changes",
+        "bursts",
         "optimisation",
         "training_loop",
         "training",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -342,15 +343,171 @@ def test_bad_samples_change_nothing() -> None:
     assert online.samples == seen
 
 
-@pytest.mark.parametrize("first", [0, 500], ids=["first chunk", "later chunk"])
-def test_an_objective_that_overflows_is_recovered_from(first: int) -> None:
-    x, _ = stream(7, 1000)
-    x[first] *= 1e25
-    online = learner(window=100).partial_fit(x)
-    assert not math.isfinite(online.history[first // 100].objective)
+BURSTS = [1e2, 1e6, 1e12, 1e19, 1e30, 3e38]
+
+
+def burst(seed: int, rows: int, size: float, like: torch.Tensor) -> torch.Tensor:
+    noise = torch.randn(rows, like.shape[1], generator=torch.Generator().manual_seed(seed))
+    noise = noise if bool((like < 0).any()) else noise.abs()
+    return (noise / noise.abs().max()).to(like) * size
+
+
+def every_learner(name: str) -> tuple[pu.OnlineLearner, torch.Tensor]:
+    model, x = problem(name, 3, 1500, torch.float32)
+    x = x.abs() if name.startswith(("nmf", "robust-nmf")) else x
+    return pu.OnlineLearner(pu.ProximalEncoder(model, 3), steps=1, window=200), x
+
+
+@pytest.mark.parametrize("rows", [1, 100, 400])
+@pytest.mark.parametrize(
+    "name",
+    ["lasso", "elastic-net", "group", "hilasso", "nmf", "nmf-ridge", "robust-pca", "robust-nmf"],
+)
+def test_a_learner_is_as_if_a_burst_had_not_come(name: str, rows: int) -> None:
+    """Of any size, and several of them in one stream."""
+    reference, x = every_learner(name)
+    reference.partial_fit(x)
+    size = BURSTS[(len(name) + rows) % len(BURSTS)]
+    online, _ = every_learner(name)
+    online.partial_fit(x[:1050])
+    with pytest.warns(UserWarning, match="10 times larger than the stream before; nothing is"):
+        online.partial_fit(torch.cat([burst(1, rows, size, x), x[1050:]]))
+    assert online.left_out == rows
+    assert online.received == len(x) + rows
+    # what fills no chunk yet waits
+    assert online.samples in (1400, 1500)
+    reference, _ = every_learner(name)
+    reference.partial_fit(x[: online.samples])
+    assert torch.equal(state(online), state(reference))
+    assert list(online.history) == list(reference.history)
+
+
+@pytest.mark.parametrize(
+    ("rows", "size"), [(1, 1e2), (1, 1e30), (7, 1e19), (100, 1e6), (100, 3e38), (300, 1e12)]
+)
+def test_a_stream_may_begin_with_a_burst(rows: int, size: float) -> None:
+    x, _ = stream(7, 2000)
+    reference, online = learner(window=200), learner(window=200)
+    with pytest.warns(UserWarning, match="10 times larger than"):
+        online.partial_fit(torch.cat([burst(1, rows, size, x), x]))
+    late = online.left_out - rows  # ordinary samples that came before it was recognised
+    assert late <= rows + 2 * online.chunk
+    reference.partial_fit(x[late : late + online.samples])
+    assert torch.equal(state(online), state(reference))
+    assert all(math.isfinite(point.objective) for point in online.history)
+
+
+def test_bursts_in_5_percent_of_the_samples_are_left_out() -> None:
+    x, _ = stream(7, 3000)
+    reference, online = learner(window=200), learner(window=200)
+    hit = torch.rand(len(x), generator=torch.Generator().manual_seed(0)) < 0.05
+    mixed = torch.where(hit[:, None], burst(0, len(x), 1e20, x), x)
+    with pytest.warns(UserWarning, match="nothing is learned"):
+        online.partial_fit(mixed)
+    assert online.left_out == int(hit.sum())
+    reference.partial_fit(x[~hit])
+    assert torch.equal(state(online), state(reference))
+
+
+@pytest.mark.parametrize(("factor", "offset"), [(10.0, 0), (1000.0, 93), (0.1, 55)])
+def test_a_level_that_lasts_is_followed(factor: float, offset: int) -> None:
+    """All samples are learned from after 600 of them and a chunk."""
+    first, second = stream(4, 1500 + offset)[0], factor * stream(5, 4000)[0]
+    online = learner("model").partial_fit(first)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        online.partial_fit(second[:700])
+        left_out = online.left_out
+        online.partial_fit(second[700:3700])
+    assert online.left_out == left_out
+    if factor != 10:  # ten times is where bursts begin
+        assert (left_out > 0) == (factor > 10)
+    fresh = learner("model").partial_fit(second[700:3700])
+    test = second[3700:]
+    with torch.no_grad():
+        values = [
+            float(o.encoder.model.objective(test, o.encoder(test)).mean()) for o in (online, fresh)
+        ]
+    assert values[0] < 1.1 * values[1]
+
+
+def test_silence_is_no_level() -> None:
+    """What comes after a long pause is learned from at once."""
+    x, _ = stream(4, 2000)
+    for pause in (torch.zeros(3000, 16), 1e-4 * stream(6, 3000)[0]):
+        online = learner("model", steps=1).partial_fit(torch.cat([x, pause, x]))
+        assert online.left_out == 0
+    assert learner("model", steps=1).partial_fit(torch.cat([torch.zeros(500, 16), x])).left_out == 0
+
+
+def test_a_learner_resumes_bit_by_bit_in_a_burst_at_its_start(tmp_path: Path) -> None:
+    x, _ = stream(3, 1200)
+    x = torch.cat([burst(0, 130, 1e6, x), x])
+    with pytest.warns(UserWarning, match="learning starts again"):
+        unbroken = learner().partial_fit(x)
+    for stop in (120, 190, 330):
+        path = tmp_path / f"{stop}.safetensors"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            learner().partial_fit(x[:stop]).save(path)
+            second = learner().resume(path).partial_fit(x[stop:])
+        assert (second.left_out, second.samples) == (unbroken.left_out, unbroken.samples)
+        assert torch.equal(state(second), state(unbroken))
+
+
+def test_bursts_in_the_targets_are_left_out() -> None:
+    model, x = problem("robust-nmf", 6, 1500, torch.float32)
+
+    def build() -> pu.OnlineLearner:
+        return pu.OnlineLearner(pu.ProximalEncoder(model, 3), regimes.Supervised(), steps=1)
+
+    def parts(x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"low_rank": 0.5 * x, "sparse": 0.5 * x}
+
+    large = parts(x[:1300])
+    large["low_rank"] = torch.cat([x[:1200], 1e30 * x[1200:1300]])
+    online = build()
+    with pytest.warns(UserWarning, match="100 of the samples 1200 to 1299"):
+        online.partial_fit(x[:1300], large)
+    online.partial_fit(x[1300:], parts(x[1300:]))
+    kept = torch.cat([x[:1200], x[1300:]])
+    named = parts(kept)
+    named["low_rank"] = torch.cat([x[:1200], 0.5 * x[1300:]])
+    assert torch.equal(state(online), state(build().partial_fit(kept, named)))
+    large["low_rank"][0, 0] = float("nan")
+    with pytest.raises(ValueError, match=r"targets.low_rank contains NaN .*; nothing was learned"):
+        online.partial_fit(x[:1300], large)
+
+
+def test_numbers_that_overflow_for_long_are_not_learned_from() -> None:
+    """A level of 1e30, whose squares float32 cannot hold, is a level all the same."""
+    x, _ = stream(7, 3000)
+    online = learner(window=200)
+    with pytest.warns(UserWarning, match="10 times larger"):
+        online.partial_fit(torch.cat([x[:1500], 1e30 * x[:1500], x[1500:]]))
     assert bool(torch.isfinite(state(online)).all())
     assert math.isfinite(online.drift)
     assert math.isfinite(online.history[-1].objective)
+
+
+def test_a_chunk_that_leaves_no_finite_numbers_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, _ = stream(7, 2100)
+    online = learner().partial_fit(x[:1500])
+    take = online._take
+
+    def broken(batch: pu.batches.Batch) -> None:
+        take(batch)
+        online.encoder.step.weight.data[0, 0, 0] = math.nan
+
+    monkeypatch.setattr(online, "_take", broken)
+    with pytest.warns(UserWarning, match="back at its state after 1500 samples"):
+        online.partial_fit(x[1500:1600])
+    monkeypatch.undo()
+    online.partial_fit(x[1600:])
+    assert (online.left_out, online.samples, online.received) == (100, 2000, 2100)
+    reference = learner().partial_fit(torch.cat([x[:1500], x[1600:]]))
+    assert torch.equal(state(online), state(reference))
+    assert list(online.history) == list(reference.history)
 
 
 def test_what_a_learner_refuses_to_be_built_from() -> None:

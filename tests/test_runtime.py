@@ -315,6 +315,24 @@ def test_any_array_will_do(lasso: Compiled, tmp_path: Path) -> None:
 # ---- streams --------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("ready_threads")
+@pytest.mark.parametrize(
+    ("name", "kernel"),
+    [(name, kernel) for name in ("lasso", "hilasso", "nmf-ridge") for kernel in ("dense", "sparse")]
+    + [("robust-nmf", "fused"), ("robust-nmf", "sparse")],
+)
+def test_a_kernel_gives_a_row_the_same_bits_in_any_company(name: str, kernel: str) -> None:
+    model, x = problem(name, 4, 700, torch.float32)
+    encoder = pu.ProximalEncoder(model, 5)
+    rows, compiled = x.numpy(), pu.compile(encoder, kernel=kernel, threads=1)
+    whole, stream = compiled(rows), compiled.stream()
+    assert np.array_equal(pu.compile(encoder, kernel=kernel, threads=2)(rows), whole)
+    for sizes in ([1, 15, 16, 17, 500, 0, 151], [0, 700], [3] * 233 + [1]):
+        blocks = np.split(rows, np.cumsum(sizes)[:-1])
+        assert np.array_equal(np.concatenate([stream(b).copy() for b in blocks]), whole)
+        assert np.array_equal(np.concatenate([compiled(b) for b in blocks]), whole)
+
+
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads memory from /proc")
 @pytest.mark.parametrize("name", ["lasso", "robust-nmf"])
 @pytest.mark.parametrize("rows", [1, 64])

@@ -166,7 +166,8 @@ class OnlineDictionary:
     def accumulate(self, targets: Tensor, codes: Tensor) -> None:
         """Add a batch to the statistics; its samples get equal weights.
 
-        Samples that are not finite are skipped; the sums would never be finite again.
+        Samples that are not finite, or whose squares are not, are skipped; the sums would never be
+        finite again.
         """
         y, s = targets.detach(), codes.detach()
         if y.shape[-1] != self.atoms.shape[1] or s.shape[-1] != len(self.atoms) or len(y) != len(s):
@@ -176,7 +177,8 @@ class OnlineDictionary:
             )
         squares, products = s.T @ s, s.T @ y
         if not math.isfinite(float(squares.sum() + products.sum())):
-            usable = torch.isfinite(s).all(dim=1) & torch.isfinite(y).all(dim=1)
+            energy = s.square().sum(dim=1) + y.square().sum(dim=1)
+            usable = energy < torch.finfo(energy.dtype).max / max(len(s), 1)
             y, s = y[usable], s[usable]
             squares, products = s.T @ s, s.T @ y
         factor = self.beta ** len(targets)
@@ -213,7 +215,10 @@ class OnlineDictionary:
             alive = energy > DEAD * energy.mean()
             if bool(alive.any()):
                 squares = (self.A + torch.diag(ridge))[alive][:, alive]
-                self.atoms[alive] = torch.linalg.solve(squares, self.B[alive])
+                solved, failed = torch.linalg.solve_ex(squares, self.B[alive])
+                # beside statistics of 1e16 times its size a ridge vanishes, and no solution is left
+                if not bool(failed) and bool(torch.isfinite(solved).all()):
+                    self.atoms[alive] = solved
             return
         arrays = self.atoms.numpy(), self.A.numpy(), self.B.numpy(), ridge.numpy()
         masks = self._ball.numpy(), self._nonnegative.numpy()

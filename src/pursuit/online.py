@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections import deque
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .batches import Batch, Targets, as_tensors, require_shape
+from .batches import Batch, Targets, as_tensors, require_shape, require_targets
+from .bursts import LARGEST, BurstDetector, norms_of
 from .changes import PAST, RECENT, YOUNG, ChangeDetector, running_mean
 from .dictionary import OnlineDictionary
 from .encoders.trainable import Trainable, declared_kinds, require_members
@@ -73,7 +76,9 @@ class OnlineLearner:
     Attributes
     ----------
     samples
-        The number of processed samples.
+        The number of samples that were learned from.
+    left_out
+        The number of samples that nothing was learned from, see below.
     drift
         The mean objective of the last 5 chunks divided by that of the last 50: about 1 on
         stationary data, larger when the data move away from what was learned.
@@ -82,6 +87,17 @@ class OnlineLearner:
         10 000 of them.
     history
         A `Point` for each of the last 10 000 chunks.
+
+    Notes
+    -----
+    Nothing is learned from samples whose norm (with that of their targets, if they are numbers) is
+    more than ten times the level of the stream, see `pursuit.bursts`: the learner is then the same,
+    bit for bit, as if they had not come. This holds for up to 400 samples in succession and for up
+    to 5 % of all samples, of any finite size. A level that lasts longer is followed: from the 700th
+    sample of a new level at the latest, all samples are learned from. If the stream begins with a
+    burst, the learner starts again as soon as the burst is recognised, when as many samples have
+    come after it. A chunk that leaves the learner with numbers that are not finite is undone. A
+    warning tells when a burst begins and what was undone.
 
     Examples
     --------
@@ -135,8 +151,14 @@ class OnlineLearner:
         self.changes: deque[int] = deque(maxlen=REMEMBERED)
         self._recent = self._past = float("nan")
         self._detector = ChangeDetector(encoder.features)
+        self._bursts = BurstDetector()
         self._seen = _Rows()
         self._waiting = _Rows()
+        self._ordinary = _Rows()
+        self.left_out = 0
+        self._in_burst = False
+        #: what a failure returns to: in a young stream its start, later the chunk before
+        self._good: tuple[dict[str, Tensor], dict[str, Any]] | None = None
         kinds = declared_kinds(encoder)
         self._trained = {
             name: parameter
@@ -153,7 +175,7 @@ class OnlineLearner:
     @property
     def received(self) -> int:
         """The number of samples received, including those that do not fill a chunk yet."""
-        return self.samples + len(self._waiting)
+        return self.samples + self.left_out + len(self._waiting) + len(self._ordinary)
 
     def partial_fit(self, x: Any, targets: Any = None) -> OnlineLearner:
         """Learn from new samples.
@@ -175,13 +197,79 @@ class OnlineLearner:
         model = self.encoder.model
         batch = Batch(*as_tensors(x, targets, model.dtype)).to(model.device)
         require_shape(batch, self.encoder.features, "x")
-        if not bool(torch.isfinite(batch.x).all()):
-            raise ValueError("x contains NaN or infinite values; nothing was learned from it")
+        require_targets(batch.targets, len(batch.x))
+        for name, values in {"x": batch.x, **_flat(batch.targets)}.items():
+            if not bool(torch.isfinite(values).all()):
+                raise ValueError(
+                    f"{name} contains NaN or infinite values; nothing was learned from it"
+                )
         self._waiting.add(batch)
         while len(self._waiting) >= self.chunk:
-            self._take(self._waiting.pop(self.chunk))
+            message = self._sift(self._waiting.pop(self.chunk))
+            while len(self._ordinary) >= self.chunk:
+                message = self._take_checked(self._ordinary.pop(self.chunk)) or message
+            if message is not None:
+                warnings.warn(message, UserWarning, stacklevel=2)
         record_regime(self.regime, self.encoder)
         return self
+
+    def _sift(self, batch: Batch) -> str | None:
+        """Add the ordinary samples of a chunk to those to be learned from, and return a warning."""
+        first = self.received - len(self._waiting)
+        norms, message = norms_of(batch), None
+        if self._bursts.add(norms):
+            self._undo()
+            self.left_out += len(self._ordinary)
+            self._ordinary = _Rows()
+            message = (
+                f"the first samples are more than {LARGEST:g} times larger than those that follow, "
+                f"up to sample {first + len(norms)}; learning starts again"
+            )
+        ordinary = self._bursts.is_ordinary(norms)
+        chunk = _Rows()
+        chunk.add(batch)
+        self._ordinary.add(chunk.rows(torch.from_numpy(np.flatnonzero(ordinary))))
+        left_out = int((~ordinary).sum())
+        if left_out > 0 and not self._in_burst:
+            message = (
+                f"{left_out} of the samples {first} to {first + len(norms) - 1} are more than "
+                f"{LARGEST:g} times larger than the stream before; nothing is learned from such "
+                "samples unless they continue"
+            )
+        self._in_burst = left_out > 0
+        self.left_out += left_out
+        return message
+
+    def _take_checked(self, batch: Batch) -> str | None:
+        """Learn from one chunk; undo it and return a warning if the result is not finite."""
+        if self._good is None or not self._bursts.is_young:
+            self._good = self._state()
+        self._take(batch)
+        if self._is_finite():
+            return None
+        self._undo()
+        return (
+            f"learning from the samples up to {self.received - len(self._waiting)} led to numbers "
+            f"that are not finite; the learner is back at its state after {self.samples} samples"
+        )
+
+    def _is_finite(self) -> bool:
+        tensors = [*self.encoder.state_dict().values()]
+        if self.dictionary is not None:
+            tensors += self.dictionary.state.values()
+        return all(bool(torch.isfinite(t).all()) for t in tensors)
+
+    def _undo(self) -> None:
+        """Return to the last good state; the samples since then count as left out."""
+        if self._good is None:
+            return
+        undone = self.samples
+        self._restore(*self._good)
+        self.left_out += undone - self.samples
+        while self.history and self.history[-1].samples > self.samples:
+            self.history.pop()
+        while self.changes and self.changes[-1] > self.samples:
+            self.changes.pop()
 
     def _take(self, batch: Batch) -> None:
         """Learn from one chunk."""
@@ -232,28 +320,48 @@ class OnlineLearner:
         if self._detector.has_changed(x, objective):
             self.changes.append(self.samples)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the complete state of the learner to one file."""
-        tensors = joined(
-            {
-                "encoder": self.encoder.state_dict(),
-                "adam": self._optimiser.state,
-                "online": {} if self.dictionary is None else self.dictionary.state,
-                "seen": self._seen.parts,
-                "waiting": self._waiting.parts,
-                "moments": self._detector.moments.state,
-            }
-        )
-        tensors["history"] = torch.tensor(list(self.history), dtype=torch.float64).reshape(-1, 3)
+    def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """A copy of what learning from a chunk changes, as tensors and plain data."""
+        online = {} if self.dictionary is None else self.dictionary.state
+        copied = {"encoder": self.encoder.state_dict(), "online": online}
+        tensors = {name: tensor.clone() for name, tensor in joined(copied).items()}
+        # these are replaced, never changed
+        kept = {"seen": self._seen.parts, "moments": self._detector.moments.state}
         info = {
-            "kind": "learner",
-            "settings": self._settings(),
             "samples": self.samples,
-            "changes": list(self.changes),
             "levels": self._detector.levels,
             "recent": self._recent,
             "past": self._past,
             "regime": self.regime.state,
+        }
+        return tensors | joined({"adam": self._optimiser.state, **kept}), info
+
+    def _restore(self, tensors: Mapping[str, Tensor], info: Mapping[str, Any]) -> None:
+        """Return to a state that `_state` returned."""
+        self.encoder.load_state_dict(below(tensors, "encoder."))
+        self._optimiser.state = below(tensors, "adam.")
+        if self.dictionary is not None:
+            self.dictionary.state = below(tensors, "online.")
+        self._seen.parts = below(tensors, "seen.")
+        self._detector.moments.state = below(tensors, "moments.")
+        self._detector.levels = info["levels"]
+        self.samples, self._recent, self._past = info["samples"], info["recent"], info["past"]
+        self.regime.state = info["regime"]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the complete state of the learner to one file."""
+        tensors, info = self._state()
+        young = self._good if self._bursts.is_young else None
+        start = {} if young is None else young[0]
+        waiting = {"waiting": self._waiting.parts, "ordinary": self._ordinary.parts}
+        tensors |= joined({**waiting, "bursts": self._bursts.state, "start": start})
+        tensors["history"] = torch.tensor(list(self.history), dtype=torch.float64).reshape(-1, 3)
+        info |= {
+            "kind": "learner",
+            "settings": self._settings(),
+            "changes": list(self.changes),
+            "left_out": self.left_out,
+            "start": None if young is None else young[1],
         }
         write(path, tensors, info)
 
@@ -266,20 +374,16 @@ class OnlineLearner:
         if info["settings"] != settings:
             changed = [key for key, value in settings.items() if info["settings"].get(key) != value]
             raise ValueError(f"{path} holds another learner: {', '.join(changed)} differ")
-        self.encoder.load_state_dict(below(tensors, "encoder."))
-        self._optimiser.state = below(tensors, "adam.")
-        if self.dictionary is not None:
-            self.dictionary.state = below(tensors, "online.")
-        self._seen.parts = below(tensors, "seen.")
+        self._restore(tensors, info)
         self._waiting.parts = below(tensors, "waiting.")
+        self._ordinary.parts = below(tensors, "ordinary.")
+        self._bursts.state = below(tensors, "bursts.")
+        start = info["start"]
+        self._good = None if start is None else (below(tensors, "start."), start)
         points = tensors["history"].tolist()
         self.history = deque((Point(int(n), f, d) for n, f, d in points), maxlen=REMEMBERED)
-        self.samples = info["samples"]
         self.changes = deque(info["changes"], maxlen=REMEMBERED)
-        self._detector.moments.state = below(tensors, "moments.")
-        self._detector.levels = info["levels"]
-        self._recent, self._past = info["recent"], info["past"]
-        self.regime.state = info["regime"]
+        self.left_out = info["left_out"]
         record_regime(self.regime, self.encoder)
         return self
 

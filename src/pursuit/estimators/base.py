@@ -24,13 +24,14 @@ from ..encoders.encoder import Encoder
 from ..models import SparseModel
 from ..online import OnlineLearner
 from ..progress import Callback, combined, printed
-from ..regimes import Approximation, Regime, Unsupervised
+from ..regimes import Approximation, Regime, Unsupervised, as_regime
 from ..sampling import Array
 from ..solvers.accuracy import EXACT, ROUGH, Coder, exact_codes
 from ..solvers.low_rank import Residuals
 from ..solvers.solve import solve
 from ..solvers.tiles import as_array
 from ..training import fit as train
+from .noise import require_number
 from .runner import Runner
 from .start import Start
 
@@ -422,9 +423,10 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         require_count(self.n_components, "n_components")
         require_count(self.layers, "layers")
         require_count(self.max_iter, "max_iter")
-        if self.tol is not None and not 0 <= float(self.tol) < float("inf"):
-            raise ValueError(f"tol must be None or non-negative and finite, got {self.tol}")
-        self._new_regime(self.regime)
+        if self.tol is not None:
+            require_number(self.tol, "tol", "None")
+        require_common(self)
+        as_regime(self._new_regime(self.regime))
 
     def _uses_encoder(self) -> bool:
         require_choice(self.transform_algorithm, ("exact", "encoder"), "transform_algorithm")
@@ -474,7 +476,20 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
 def require_count(value: Any, name: str) -> None:
     """Raise an error unless the value is an integer of at least 1."""
+    if isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} must be an instance of int, not bool.")
     check_scalar(value, name, Integral, min_val=1)
+
+
+def require_common(estimator: Any) -> None:
+    """Raise an error unless the settings of all estimators, those with a None among them, fit."""
+    for name in ("steps", "threads"):
+        value = getattr(estimator, name)
+        if value is not None:
+            require_count(value, name)
+    if estimator.callback is not None and not callable(estimator.callback):
+        given = type(estimator.callback).__name__
+        raise TypeError(f"callback must be None or a function of a Progress, got {given}")
 
 
 def as_seed(random_state: Any) -> int:
@@ -482,7 +497,10 @@ def as_seed(random_state: Any) -> int:
     if random_state is None:
         return 0
     if isinstance(random_state, Integral):
-        return int(random_state)
+        seed = int(random_state)
+        if not 0 <= seed < 2**63:
+            raise ValueError(f"random_state must lie between 0 and 2^63 - 1, got {seed}")
+        return seed
     return int(check_random_state(random_state).randint(2**31 - 1))
 
 

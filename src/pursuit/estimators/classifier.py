@@ -19,7 +19,7 @@ from ..progress import Callback
 from ..regimes import Discriminative
 from ..sampling import Array
 from ..training import fit as train
-from .base import FLOATS, as_callback, as_seed, require_count
+from .base import FLOATS, as_callback, as_seed, require_common, require_count
 from .noise import as_weight_or_auto, lasso_weight, noise_level
 from .runner import Runner
 
@@ -117,6 +117,7 @@ class PursuitClassifier(ClassifierMixin, BaseEstimator):
         check_classification_targets(labels)
         require_count(self.n_components, "n_components")
         require_count(self.layers, "layers")
+        require_common(self)
         self.classes_, numbers = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(

@@ -26,7 +26,7 @@ from ..solvers.low_rank import (
     robust_fit,
 )
 from .base import MEMORY, Transformer
-from .noise import least_robust_noise, medians
+from .noise import least_robust_noise, medians, require_number
 from .start import Start, fitted_rank, start_nmf, start_robust
 
 #: rows whose medians are the first mean of robust PCA, and those that measure the final noise
@@ -127,7 +127,8 @@ class NMF(Transformer):
         self.ridge = ridge
 
     def _start(self, x: Tensor, seed: int) -> Start:
-        return start_nmf(x, self.n_components, self.ridge, seed=seed)
+        ridge = require_number(self.ridge, "ridge")
+        return start_nmf(x, self.n_components, ridge, seed=seed)
 
 
 class _Robust(Transformer):

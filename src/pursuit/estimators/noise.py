@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
+from typing import Any
 
 import numpy as np
 import torch
@@ -60,13 +62,21 @@ def group_weight(sigma: float, sizes: list[int]) -> float:
 
 def as_weight_or_auto(value: float | str, name: str) -> float | None:
     """Check a weight; return it as a number, or None for "auto"."""
+    if isinstance(value, str) and value == "auto":
+        return None
+    return require_number(value, name, "'auto'")
+
+
+def require_number(value: Any, name: str, other: str | None = None) -> float:
+    """Return a finite non-negative number; `other` names what else is allowed, for errors."""
+    allowed = "" if other is None else f"{other} or "
     if isinstance(value, str):
-        if value == "auto":
-            return None
-        raise ValueError(f"{name} must be 'auto' or a number, got {value!r}")
+        raise ValueError(f"{name} must be {allowed}a number, got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be {allowed}a number, got {type(value).__name__}")
     number = float(value)
     if not 0 <= number < math.inf:
-        raise ValueError(f"{name} must be 'auto' or non-negative and finite, got {value}")
+        raise ValueError(f"{name} must be {allowed}non-negative and finite, got {value}")
     return number
 
 

@@ -86,7 +86,12 @@ def start_sparse(
     if penalty == "l1":
         weight = noise.lasso_weight(level, atoms) if weight is None else weight
         return Start(Lasso(dictionary, weight, nonnegative), None, sigma)
-    if not groups:
+    if (
+        groups is None
+        or not hasattr(groups, "__len__")
+        or len(groups) == 0
+        or not all(hasattr(group, "__len__") for group in groups)
+    ):
         raise ValueError(
             f"penalty={penalty!r} needs groups, lists of atom indices such as [[0, 1], [2, 3]]"
         )

@@ -203,8 +203,10 @@ class Compiled:
 class Stream:
     """Encodes a stream of signals in blocks of any size, with the codes of one large batch.
 
-    Memory is allocated once, and the plan is that of the encoder when the stream is created. The
-    codes that a call returns are overwritten by the next call.
+    The codes have the same bits if the plan has one executor for all blocks, as with a named
+    kernel, and are equal to 1e-5 of the largest coefficient otherwise. Memory is allocated once,
+    and the plan is that of the encoder when the stream is created. The codes that a call returns
+    are overwritten by the next call.
 
     Parameters
     ----------
