@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections import deque
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,10 +21,12 @@ from .batches import Batch, Targets, as_tensors, require_shape
 from .changes import PAST, RECENT, YOUNG, ChangeDetector, running_mean
 from .dictionary import OnlineDictionary
 from .encoders.trainable import Trainable, declared_kinds, require_members
+from .fields import entry, naming, real
 from .files import below, joined
 from .optimisation import CLIP, Adam, learning_rate
-from .persistence import read, write
+from .persistence import read, require_finite, require_like, write
 from .regimes import Regime, Unsupervised, as_regime, record_regime
+from .resuming import check_groups, check_optimiser, check_regime, check_rows
 from .training_loop import compiled_loss, differentiable
 
 #: the number of chunks that the history keeps
@@ -262,11 +265,17 @@ class OnlineLearner:
         tensors, info = read(path)
         if info.get("kind") != "learner":
             raise ValueError(f"{path} does not hold a learner, but {info.get('kind')!r}")
-        settings = self._settings()
-        if info["settings"] != settings:
-            changed = [key for key, value in settings.items() if info["settings"].get(key) != value]
+        settings, given = self._settings(), info.get("settings")
+        if given != settings:
+            known = given if isinstance(given, dict) else {}
+            changed = [key for key, value in settings.items() if known.get(key) != value]
             raise ValueError(f"{path} holds another learner: {', '.join(changed)} differ")
-        self.encoder.load_state_dict(below(tensors, "encoder."))
+        with naming(path, "resumed"):
+            levels = self._checked(tensors, info)
+            try:
+                self.encoder.load_state_dict(below(tensors, "encoder."))
+            except RuntimeError as error:  # before anything is overwritten
+                raise ValueError(str(error)) from error
         self._optimiser.state = below(tensors, "adam.")
         if self.dictionary is not None:
             self.dictionary.state = below(tensors, "online.")
@@ -277,11 +286,40 @@ class OnlineLearner:
         self.samples = info["samples"]
         self.changes = deque(info["changes"], maxlen=REMEMBERED)
         self._detector.moments.state = below(tensors, "moments.")
-        self._detector.levels = info["levels"]
+        self._detector.levels = levels
         self._recent, self._past = info["recent"], info["past"]
         self.regime.state = info["regime"]
         record_regime(self.regime, self.encoder)
         return self
+
+    def _checked(self, tensors: Mapping[str, Tensor], info: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the levels of a file; raise a ValueError if any field of it is invalid."""
+        groups = ("encoder", "adam", "online", "seen", "waiting", "moments")
+        history = tensors.get("history")
+        check_groups({n: t for n, t in tensors.items() if n != "history"}, groups)
+        if history is None or history.shape[1:] != (3,) or history.dtype != torch.float64:
+            raise ValueError("history must be float64 of shape (n, 3)")
+        require_finite(history[:, 0], "history")
+        require_like(below(tensors, "encoder."), self.encoder.state_dict())
+        check_optimiser(below(tensors, "adam."), self._optimiser)
+        online = {} if self.dictionary is None else self.dictionary.state
+        require_like(below(tensors, "online."), online)
+        require_like(below(tensors, "moments."), self._detector.moments.state)
+        if int(tensors["moments.chunks"]) < 0:
+            raise ValueError("moments.chunks must not be negative")
+        model = self.encoder.model
+        seen, waiting = below(tensors, "seen."), below(tensors, "waiting.")
+        for name, rows in (("seen", seen), ("waiting", waiting)):
+            check_rows(rows, self.encoder.features, model.dtype, name)
+        if seen and waiting and set(seen) != set(waiting):
+            raise ValueError("seen and waiting must have the same arrays")
+        entry(info, "samples", int, least=0)
+        entry(info, "changes", list[int], least=0)
+        for name in ("recent", "past"):
+            if math.isinf(real(info, name, finite=False)):
+                raise ValueError(f"{name} must not be infinite")
+        check_regime(info)
+        return self._detector.checked(entry(info, "levels", dict))
 
     def _settings(self) -> dict[str, Any]:
         names = ("window", "memory", "chunk", "steps", "batch_size", "seed")

@@ -24,6 +24,7 @@ from ..dictionary import learn
 from ..encoders.choice import choose_encoder
 from ..encoders.encoder import Encoder
 from ..estimators.start import Start, start_nmf, start_robust, start_sparse
+from ..fields import entry, naming
 from ..files import open_saved
 from ..models import SparseModel
 from ..persistence import describe, load, save, write
@@ -102,7 +103,13 @@ def run(
             model = learn(x, model=start.model, passes=plan.passes, **options)
         unfinished.keep(model, plan)
     # read from the file even without an interruption, so that both cases use the same numbers
-    encoder = _build(plan, load(unfinished.dictionary))
+    model = load(unfinished.dictionary)
+    if not isinstance(model, SparseModel) or model.features != table.shape[1]:
+        raise ValueError(
+            f"{unfinished.dictionary} does not hold a model of {table.shape[1]} features; remove "
+            f"it and {checkpoint.name}"
+        )
+    encoder = _build(plan, model)
     if reached is not None:
         print(f"resuming at step {reached}", file=sys.stderr)
     history = fit(
@@ -239,7 +246,9 @@ class _Unfinished:
             raise ValueError(
                 f"{checkpoint} is not the checkpoint of a run; give another --checkpoint"
             )
-        return int(info["history"]["steps"])
+        with naming(checkpoint, "continued"):
+            steps: int = entry(entry(info, "history", dict), "steps", int, least=0)
+        return steps
 
     def keep(self, model: SparseModel, plan: Plan) -> None:
         """Save the model and the plan that it was learned with."""
