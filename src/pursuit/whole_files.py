@@ -107,15 +107,13 @@ class _Part:
 
     def __init__(self, target: Path) -> None:
         self.target = target
+        self.start = f".{hashlib.sha256(os.fsencode(target.name)).hexdigest()[:16]}."
         self.path: Path | None = None
         self._claim = ExitStack()
 
     def open(self) -> BinaryIO:
         """Create the file, with the mode of the target or the user's usual one."""
-        digest = hashlib.sha256(os.fsencode(self.target.name)).hexdigest()
-        claim = claimed(
-            self.target.parent, f".{digest[:16]}.", lambda path: open(path, "xb").close()
-        )
+        claim = claimed(self.target.parent, self.start, lambda path: open(path, "xb").close())
         self.path = self._claim.enter_context(claim)
         with suppress(OSError):
             shutil.copymode(self.target, self.path)
@@ -198,7 +196,7 @@ def _named(
 ) -> OSError | None:
     """The error with the name that the user gave, or None if it is not about writing the files."""
     for part, path in zip(parts, paths, strict=True):
-        if error.filename is not None and str(error.filename) == str(part.path):
+        if error.filename is not None and Path(error.filename).name.startswith(part.start):
             return OSError(error.errno, error.strerror, str(path))
     if error.filename is None and error.errno in UNNAMED:
         return OSError(error.errno, error.strerror, str(paths[0]))

@@ -14,6 +14,8 @@ NATIVE = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 def require(array: object, name: str, dtype: Any, shape: tuple[int | None, ...]) -> Array:
+    if array is None:
+        raise ValueError(f"{name} is missing")
     if not isinstance(array, np.ndarray) or array.dtype != dtype:
         given = getattr(array, "dtype", type(array).__name__)
         raise ValueError(f"{name} must be an array of {np.dtype(dtype)}, got {given}")
