@@ -46,6 +46,9 @@ def require_range(array: Array, name: str, low: int, end: int) -> None:
 
 def as_signals(x: Any, features: int) -> Array:
     """Return signals (n, features) or (features,) as an array (n, features) of real numbers."""
+    layout = str(getattr(x, "layout", "strided"))  # of a tensor; torch is not imported here
+    if not layout.endswith("strided"):
+        raise TypeError("x must be a dense tensor, got a sparse one; convert it with x.to_dense()")
     signals = np.asarray(x)
     if signals.ndim == 1:
         signals = signals[None]
