@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from . import files
-from ._checks import dtype_name
+from ._checks import as_float_matrix, dtype_name
 from ._registry import class_of
 from ._words import one_line
 from .descriptions import describe_model, named_tensors, restore_model
@@ -27,6 +27,8 @@ from .operators import without_zero_atoms
 
 #: the most layers of an encoder
 MOST_LAYERS = 100_000
+#: the most coefficients of the codes of an encoder
+MOST_COEFFICIENTS = 2**21
 
 
 def save(
@@ -155,6 +157,11 @@ def describe(obj: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
         info = {"kind": "bank", "shared": obj.shared, "encoders": encoders}
         return info, dict(obj.state_dict())
     if isinstance(obj, Encoder):
+        if obj.model.code_size > MOST_COEFFICIENTS:
+            raise ValueError(
+                f"an encoder of codes of {obj.model.code_size} coefficients cannot be saved, at "
+                f"most {MOST_COEFFICIENTS} are allowed; save one that is `resized` to small signals"
+            )
         return {"kind": "encoder", **obj.description}, dict(obj.state_dict())
     if isinstance(obj, SparseModel):
         return {"kind": "model", "model": describe_model(obj)}, dict(obj.dictionaries)
@@ -174,9 +181,15 @@ def _build_encoder(what: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> En
     given = arguments(entry(what, "arguments", dict), kind, ("model",))
     _check_layers(given, tensors)
     described = entry(what, "model", dict)
-    # an atom may have become zero in training; only a new model must not have one
-    matrices = {n: without_zero_atoms(t) for n, t in named_tensors(described, tensors).items()}
+    matrices = named_tensors(described, tensors)
+    for name, tensor in matrices.items():
+        # an atom may have become zero in training; only a new model must not have one
+        matrices[name] = without_zero_atoms(as_float_matrix(tensor, name, "features"))
     model = restore_model(described, {**tensors, **matrices})
+    if model.code_size > MOST_COEFFICIENTS:
+        raise ValueError(
+            f"its codes have {model.code_size} coefficients, at most {MOST_COEFFICIENTS} are allowed"
+        )
     regime = entry(what, "regime", str | None)
     minimises = entry(what, "minimises_objective", bool | None)
     encoder: Encoder = kind(model, **given)

@@ -8,6 +8,7 @@ the same command continues after an interruption and gives the same result as wi
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -79,6 +80,7 @@ def run(
     weights, steps and the gap, for the summary.
     """
     started = time.perf_counter()
+    _require_memory(plan.atoms)
     if len(table) == 0:
         raise ValueError(f"{table.name} has no rows, so there is nothing to learn from")
     if plan.threads is not None:
@@ -157,6 +159,19 @@ def run(
         "seconds": round(time.perf_counter() - started, 3),
         "training_seconds": round(history.seconds, 3),
     }
+
+
+def _require_memory(atoms: int) -> None:
+    """Raise a MemoryError if the statistics of so many atoms exceed the memory of the machine."""
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not known on this system
+        return
+    needed = 2 * 8 * atoms**2  # two matrices of the size of the Gram matrix in float64
+    if needed > memory:
+        raise MemoryError(
+            f"{atoms} atoms need {needed / 2**30:.0f} GB, this machine has {memory / 2**30:.0f}"
+        )
 
 
 def _start(plan: Plan, x: Tensor) -> Start:
