@@ -188,7 +188,7 @@ def _build_encoder(what: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> En
     model = restore_model(described, {**tensors, **matrices})
     if model.code_size > MOST_COEFFICIENTS:
         raise ValueError(
-            f"its codes have {model.code_size} coefficients, at most {MOST_COEFFICIENTS} are allowed"
+            f"its codes must have at most {MOST_COEFFICIENTS} coefficients, got {model.code_size}"
         )
     regime = entry(what, "regime", str | None)
     minimises = entry(what, "minimises_objective", bool | None)

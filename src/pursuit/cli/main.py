@@ -75,7 +75,7 @@ for _command in COMMANDS:
 
 
 def main() -> None:
-    """Entry point of the installed command and of ``python -m pursuit``."""
+    """Run the command; `pursuit.__main__` is the entry point."""
     if sys.stderr is None:  # it was closed
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     app(prog_name="pursuit")
