@@ -76,10 +76,10 @@ def test_long_names_work(tmp_path: Path, length: int) -> None:
 
 def test_longer_names_are_refused(tmp_path: Path) -> None:
     path = tmp_path / ("n" * 256)
-    for write in (lambda: check_output(path, suffixes=()), lambda: files.write_whole(path, b"x")):
-        with pytest.raises(OSError, match="nnn") as refusal:
-            write()
-        assert refusal.value.errno == errno.ENAMETOOLONG
+    with pytest.raises(OSError, match="nnn cannot be written: file name too long"):
+        check_output(path, suffixes=())
+    with pytest.raises(OSError, match=r"File name too long: .*nnn"):
+        files.write_whole(path, b"x")
     assert names(tmp_path) == []
 
 

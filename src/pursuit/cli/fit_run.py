@@ -35,6 +35,7 @@ from ..solvers.accuracy import mean_excess
 from ..training import fit
 from .data import Array, Table
 from .errors import warn
+from .fit import DICTIONARY
 
 #: the most rows, and bytes, from which a dictionary is learned
 MOST_ROWS, MOST_BYTES = 200_000, 2**29
@@ -231,7 +232,7 @@ class _Unfinished:
 
     def __init__(self, checkpoint: Path) -> None:
         self.checkpoint = checkpoint
-        self.dictionary = checkpoint.with_name(checkpoint.name + ".dictionary")
+        self.dictionary = checkpoint.with_name(checkpoint.name + DICTIONARY)
 
     def reached(self, plan: Plan) -> int | None:
         """The step that an earlier run of the same plan has reached, None without one."""

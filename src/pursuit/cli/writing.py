@@ -31,7 +31,12 @@ def check_output(
     """Raise an error if a file cannot be written there, or would replace one of the inputs."""
     if suffixes and path.suffix.lower() not in suffixes:
         raise ValueError(f"{path} must end in {listed(suffixes, 'or')}")
-    target = as_target(path)
+    try:
+        target = as_target(path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise _unwritable(path, error) from error
     _require_writable(target.parent, path)
     for source in inputs:
         if source.resolve() == path.resolve() or (
@@ -55,8 +60,12 @@ def _require_writable(folder: Path, what: Path) -> None:
         trial.touch(exist_ok=False)
         trial.unlink()
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise OSError(f"{what} cannot be written: {reason}; give another name") from error
+        raise _unwritable(what, error) from error
+
+
+def _unwritable(what: Path, error: OSError) -> OSError:
+    reason = (error.strerror or str(error)).lower()
+    return OSError(f"{what} cannot be written: {reason}; give another name")
 
 
 @contextmanager
