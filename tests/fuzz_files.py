@@ -2,7 +2,8 @@
 
 Files of every kind are changed at random, in their descriptions and their arrays, with a checksum
 that fits, or in their bytes. Every reader must then return, or raise a ValueError that names the
-file in one line, within a second and with little memory.
+file in one line, within a second and with little memory. Files that are written are whole, or
+nothing has changed.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import hashlib
 import io
 import json
 import math
+import os
 import re
 import resource
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
@@ -510,6 +513,80 @@ def attack(rng: np.random.Generator, kind: str) -> None:
                 raise
 
 
+# ---- outputs ---------------------------------------------------------------------------------
+
+
+def make_output(kind: str, folder: Path, name: str) -> Path:
+    """Something at a path that a file is written to."""
+    path, other = folder / name, folder / "other"
+    match kind:
+        case "file":
+            path.write_bytes(b"old")
+        case "link":
+            other.write_bytes(b"old")
+            path.symlink_to("other")
+        case "link to a link":
+            other.write_bytes(b"old")
+            (folder / "between").symlink_to(other)
+            path.symlink_to("between")
+        case "dangling link":
+            path.symlink_to("other")
+        case "link to itself":
+            path.symlink_to(name)
+        case "link to a device":
+            path.symlink_to("/dev/full")
+        case "folder":
+            path.mkdir()
+        case "pipe":
+            os.mkfifo(path)
+    return path
+
+
+def attack_output(rng: np.random.Generator) -> None:
+    """Write a file to something, on a disk that may be full; it is whole, or nothing changes."""
+    kind = OUTPUTS[rng.integers(len(OUTPUTS))]
+    name = "n" * int(rng.choice([1, 20, 239, 240, 241, 244, 255, 256, 300]))
+    content = rng.bytes(int(rng.choice([0, 1, 4096, 70_000])))
+    room = int(rng.choice([10, 5000, 10**9]))
+    said = f"{kind}, a name of {len(name)}, {len(content)} bytes with room for {room}"
+    with TemporaryDirectory() as place:
+        folder = Path(place)
+        try:
+            path = make_output(kind, folder, name)
+        except OSError:  # the name is too long for a link as well
+            path = folder / name
+        before = snapshot(folder)
+        unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, unlimited[1]))
+        refusal = None
+        try:
+            files.write_whole(path, content)
+        except (ValueError, OSError) as error:
+            refusal = str(error)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+        if refusal is None:
+            assert path.read_bytes() == content, said
+            assert path.is_symlink() == ("link" in kind), said
+            assert not [each for each in os.listdir(folder) if each.endswith(".part")], said
+        else:
+            assert name in refusal, f"{said}: {refusal}"
+            assert snapshot(folder) == before, f"{said}: something has changed"
+
+
+def snapshot(folder: Path) -> dict[str, Any]:
+    """The names in a folder, what they are, and the content of files."""
+    found = {}
+    for path in folder.iterdir():
+        mode = path.lstat().st_mode
+        found[path.name] = (mode, path.read_bytes() if stat.S_ISREG(mode) else None)
+    return found
+
+
+OUTPUTS = ("nothing", "file", "link", "link to a link", "dangling link", "link to itself")
+OUTPUTS += ("link to a device", "folder", "pipe")
+
 ATTACKS: dict[str, Callable[[np.random.Generator], None]] = {
     f"file-{kind}": lambda rng, kind=kind: attack(rng, kind) for kind in READERS
 }
+ATTACKS["output"] = attack_output
