@@ -274,9 +274,9 @@ def _as_rows(held: Any, total: int) -> Array:
 
 def _take(values: Any, rows: Any, dtype: torch.dtype) -> Tensor:
     if isinstance(values, Tensor):
-        values = as_tensor(values, "x")  # not a sparse one
+        tensor = as_tensor(values, "x")  # not a sparse one
         by_number = isinstance(rows, np.ndarray)
-        part = values.index_select(0, torch.from_numpy(rows)) if by_number else values[rows]
+        part = tensor.index_select(0, torch.from_numpy(rows)) if by_number else tensor[rows]
     else:
         part = as_tensor(values[rows], "x", copy=False)
     return part.to(dtype) if part.is_floating_point() else part

@@ -63,7 +63,7 @@ def entry(values: object, name: str, kind: Any, least: float = -math.inf) -> Any
         If the field is missing, of another type, or too small; the message names it.
     """
     if not isinstance(values, Mapping):
-        raise ValueError(f"{name} is missing: {shown(values)} stands where it should be")
+        raise ValueError(f"{name} must be in a mapping, got {shown(values)}")
     if name not in values:
         raise ValueError(f"{name} is missing")
     value = values[name]
@@ -147,8 +147,8 @@ def worded(kind: Any) -> str:
     """An annotation in words, such as "a list of whole numbers or null"."""
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
-        words = [worded(part) for part in parts]
-        return " or ".join(dict.fromkeys(words))
+        plain = [part for part in parts if _is_plain(part)]  # what JSON can hold
+        return " or ".join(dict.fromkeys(worded(part) for part in plain or parts))
     base = origin or kind
     if isinstance(base, type) and issubclass(base, Sequence) and not issubclass(base, str):
         inner = parts[0] if parts and parts[0] is not Any else None
@@ -158,6 +158,11 @@ def worded(kind: Any) -> str:
         return "a mapping"
     known = WORDS.get(kind)
     return known if known is not None else f"a {getattr(base, '__name__', base)}"
+
+
+def _is_plain(kind: Any) -> bool:
+    base = typing.get_origin(kind) or kind
+    return kind in WORDS or (isinstance(base, type) and issubclass(base, Sequence | Mapping))
 
 
 def shown(value: object) -> str:
