@@ -35,7 +35,7 @@ ENTRIES = {
     [
         (torch.full((2, 4), torch.nan), ValueError, "x contains NaN or infinite values"),
         (torch.full((2, 4), torch.inf), ValueError, "x contains NaN or infinite values"),
-        (torch.ones(0, 4), ValueError, r"x is empty, got shape \(0, 4\)"),
+        (torch.ones(2, 4).to_sparse(), TypeError, r"dense tensor, got a sparse one.*x\.to_dense"),
         (torch.ones(4), ValueError, r"two dimensions.*got shape \(4,\); for a single row pass x"),
         (torch.ones(1, 2, 4), ValueError, "two dimensions"),
         (torch.ones(2, 4, dtype=torch.int64), TypeError, "x must be float32 or float64, got int64"),
@@ -49,6 +49,65 @@ ENTRIES = {
 def test_signals(entry: str, x, error: type[Exception], sentence: str) -> None:
     with pytest.raises(error, match=sentence):
         ENTRIES[entry](x)
+
+
+def test_a_batch_without_rows() -> None:
+    """What maps rows to rows takes none; what learns from all rows needs some."""
+    x, encoder = X[:0], pu.ProximalEncoder(MODEL, 2)
+    for model in (MODEL, ROBUST):
+        solution = pu.solve(model, x)
+        assert solution.codes.shape == (0, model.code_size)
+        assert solution.gap.shape == solution.objective.shape == solution.converged.shape == (0,)
+        assert "rows=0" in repr(solution)
+        assert pu.certify(model, x, solution.codes).shape == (0,)
+    assert pu.solve(MODEL, x, mask=x > 0, init=encoder).codes.shape == (0, 3)
+    assert pu.compile(encoder)(x).shape == encoder(x).shape == (0, 3)
+    assert pu.OnlineLearner(encoder).partial_fit(x).samples == 0
+    for entry in (
+        lambda: pu.principal_component_pursuit(x, 1.0, 0.1),
+        lambda: pu.certify_low_rank(x, x, x, 1.0, 0.1),
+        lambda: pu.fit(encoder, x, steps=1),
+    ):
+        with pytest.raises(ValueError, match="x is empty"):
+            entry()
+
+
+@pytest.mark.skipif(np.dtype(np.longdouble).itemsize == 8, reason="needs longer floats")
+def test_long_doubles_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"x must be float32 or float64.*x\.astype"):
+        pu.solve(MODEL, np.ones((2, 4), np.longdouble))
+
+
+def test_byte_order_makes_no_difference() -> None:
+    x = np.random.default_rng(0).standard_normal((5, 4))
+    swapped = x.astype(">f8")
+    assert torch.equal(pu.solve(MODEL, x).codes, pu.solve(MODEL, swapped).codes)
+    single = x.astype(np.float32)
+    encoder = pu.ProximalEncoder(MODEL, 2)
+    codes = pu.compile(encoder)(single)
+    np.testing.assert_array_equal(pu.compile(encoder)(single.astype(">f4")), codes)
+    pu.fit(encoder, swapped, steps=1)
+    assert pu.OnlineLearner(encoder).partial_fit(swapped).received == 5
+    assert pu.models.Lasso(np.eye(3, dtype=">f4"), 0.1).dtype == torch.float32
+
+
+def test_other_entries_refuse_what_is_not_dense() -> None:
+    encoder, x = pu.ProximalEncoder(MODEL, 2), X.to_sparse()
+    for entry in (
+        lambda: encoder(x),
+        lambda: pu.compile(encoder)(x),
+        lambda: pu.fit(encoder, x, steps=1),
+        lambda: pu.OnlineLearner(encoder).partial_fit(x),
+        lambda: pu.models.Lasso(x, 0.1),
+        lambda: pu.models.Lasso(X, torch.ones(2).to_sparse()),
+    ):
+        with pytest.raises(TypeError, match="must be a dense tensor, got a sparse one"):
+            entry()
+
+
+def test_words_are_not_weights() -> None:
+    with pytest.raises(TypeError, match=r"ridge must be a number or a vector.*, got 'auto'"):
+        pu.models.NMF(torch.eye(3), ridge="auto")
 
 
 @pytest.mark.parametrize("entry", [name for name in ENTRIES if "-" in name])

@@ -13,6 +13,7 @@ import time
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import typer
@@ -118,6 +119,35 @@ def test_the_command_is_installed() -> None:
 )
 def test_a_wrong_use_is_one_sentence(arguments: list[str], sentence: str) -> None:
     assert_refused(pursuit(*arguments), 2, sentence)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_an_interrupt_while_it_is_imported_is_one_line() -> None:
+    script = (
+        "import os, signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *rest):\n"
+        "        if name == 'typer':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "from pursuit.__main__ import main; main()"
+    )
+    done = python("-c", script)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell of POSIX")
+def test_a_closed_stderr_does_not_stop_a_command(saved: Path, tmp_path: Path) -> None:
+    """Progress is not shown, and an error is told on stdout, since there is nothing else."""
+    np.save(tmp_path / "x.npy", np.ones((3, FEATURES), np.float32))
+    for data, code in (("x.npy", 0), ("missing.npy", 1)):
+        paths = f"{saved} {tmp_path / data} -o {tmp_path / 'z.npy'}"
+        line = f"exec {sys.executable} -m pursuit encode {paths} 2>&-"
+        done = subprocess.run(["sh", "-c", line], capture_output=True, text=True)
+        assert done.returncode == code, done.stdout
+        assert done.stdout.count("\n") == 1
+    assert done.stdout.startswith("error: there is no file")
+    assert len(np.load(tmp_path / "z.npy")) == 3
 
 
 # ---- errors ---------------------------------------------------------------------------------

@@ -277,6 +277,8 @@ def test_a_wrong_use_is_one_sentence(arguments: list[str], sentence: str) -> Non
         ("a model as data", "is a safetensors file, such as a model, not data"),
         ("data as output", "has the suffix of a data file, but fit writes a model"),
         ("output is a folder", "is a folder; give the name of a file"),
+        ("output is a device", "/dev/full is a device, not a file; give the name of a file"),
+        ("too many atoms", "the memory does not suffice: 1000000 atoms need"),
         ("long name", "cannot be written: file name too long"),
         ("checkpoint is the output", "is the output and the checkpoint"),
         ("checkpoint in no folder", "there is no folder"),
@@ -301,6 +303,10 @@ def test_fit_refuses(mistake: str, sentence: str, folder: Path, signals: np.ndar
             pu.save(pu.models.Lasso(torch.eye(FEATURES), 0.1), data)
         case "data as output":
             output = folder / "refused.npy"
+        case "output is a device":
+            output = Path("/dev/full")
+        case "too many atoms":
+            options = ["--atoms", "1000000"]
         case "output is a folder":
             output = folder
         case "long name":

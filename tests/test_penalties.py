@@ -196,7 +196,7 @@ def test_a_wrong_structure_is_named_in_one_sentence(make, sentence: str) -> None
 
 
 def test_a_weight_that_is_no_number_is_a_type_error() -> None:
-    with pytest.raises(TypeError, match="lam must be a tensor or an array of numbers, got str"):
+    with pytest.raises(TypeError, match="lam must be a number or a vector of numbers, got 'auto'"):
         L1("auto")
 
 

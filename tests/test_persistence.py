@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -270,3 +272,125 @@ def test_a_write_that_fails_leaves_the_old_file(
                 pu.save(model.replace(lam=0.7), path)
         assert path.read_bytes() == before
         assert [p.name for p in tmp_path.iterdir()] == ["m.safetensors"]
+
+
+# ---- files from strangers -------------------------------------------------------------------
+
+
+def rewritten(path: Path, change: Callable[[dict[str, Any], dict[str, Any]], object]) -> None:
+    """Change the arrays and the description of a file, with a checksum that fits."""
+    arrays, info = files.read(path)
+    change(arrays, info)
+    files.write(path, arrays, {k: v for k, v in info.items() if k not in ("format", "version")})
+
+
+def set_at(place: str, value: object) -> Callable[[dict[str, Any], dict[str, Any]], object]:
+    """Set a field of the description, such as "model.arguments.lam"."""
+
+    def change(arrays: dict[str, Any], info: dict[str, Any]) -> None:
+        *above, last = place.split(".")
+        for key in above:
+            info = info[key]
+        info[last] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (set_at("model.arguments.groups", [[0, 1], [10**9]]), "refers to coefficient 1000000000"),
+        (set_at("model.arguments.groups", [[0.5]]), "groups of HiLasso must be a list"),
+        (set_at("model.arguments.groups", None), "groups of HiLasso must be a list"),
+        (set_at("model.arguments.lam", {}), "lam of HiLasso must be .*, got a mapping"),
+        (set_at("model.arguments.colour", 1), "HiLasso has no argument 'colour'; it takes"),
+        (set_at("model.arguments", {"lam": 1.0}), "groups of HiLasso is missing"),
+        (set_at("model.arguments", [1]), r"arguments must be a mapping, got \[1\]"),
+        (set_at("model", None), "model must be a mapping, got null"),
+        (set_at("model.dictionaries", ["none"]), "the array 'none' is missing"),
+        (set_at("arguments.layers", 99_999), "layers must be from 1 to the depth"),
+        (set_at("arguments.layers", -1), "layers must be from 1 to the depth"),
+        (set_at("arguments.layers", True), "layers of .* must be a whole number, got True"),
+        (set_at("arguments.layers", 2.5), "layers of .* must be a whole number, got 2.5"),
+        (set_at("arguments.step", 3), "step of .* must be a text, got 3"),
+        (set_at("regime", 7), "regime must be a text or null, got 7"),
+        (lambda arrays, info: info.pop("regime"), "regime is missing"),
+        (lambda arrays, info: arrays.pop("step.weight"), "the array step.weight is missing"),
+        (lambda arrays, info: arrays.update(more=np.ones(3)), "the array 'more' is not part"),
+        (lambda arrays, info: arrays.update(depth=np.ones(3)), "depth must be a whole number"),
+        (
+            lambda arrays, info: arrays.update(dictionary=arrays["dictionary"][:, :0]),
+            "dictionary is empty",
+        ),
+        (
+            lambda arrays, info: arrays.update(dictionary=1e200 * arrays["dictionary"]),
+            "the numbers of dictionary are too large",
+        ),
+    ],
+)
+def test_a_field_that_is_wrong_is_named(
+    change: Callable[[dict[str, Any], dict[str, Any]], object], sentence: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "e.safetensors"
+    pu.save(pu.BlockCoordinateEncoder(problem("hilasso", 10, 1)[0], 3), path)
+    rewritten(path, change)
+    with pytest.raises(ValueError, match=rf"e\.safetensors cannot be loaded: .*{sentence}"):
+        pu.load(path)
+
+
+def test_encoders_of_convolutions_do_not_decide_how_much_memory_is_taken(tmp_path: Path) -> None:
+    operator = operators.Convolution(torch.rand(3, 3), (9,), (3,))
+    encoder = pu.ConvolutionalEncoder(models.SparseModel(operator, penalties.L1(0.1)), 3)
+    path = tmp_path / "e.safetensors"
+    for place, value, sentence in (
+        ("arguments.reach", [0, 2**31], "reach is too large"),
+        ("arguments.window", 2**40, "window"),
+        ("model.arguments.dictionary.arguments.shape", [10**9], "at most 2097152 coefficients"),
+    ):
+        pu.save(encoder, path)
+        rewritten(path, set_at(place, value))
+        with pytest.raises(ValueError, match=rf"e\.safetensors cannot be loaded: .*{sentence}"):
+            pu.load(path)
+    pu.save(encoder, path)
+    rewritten(path, set_at("program.couplings", [[1, 10**9]] * 2))
+    with pytest.raises(ValueError, match="coupling_dilations must not reach far beyond"):
+        pu.runtime.load(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[" * 100_000 + "]" * 100_000, "cannot be read"),
+        ("[" * 80 + "]" * 80, "nested more than 60 levels deep"),
+        ("9" * 5000, "not a number of 64 bits"),
+        ("-1" + "0" * 400, "not a number of 64 bits"),
+        ("9223372036854775808", "not a number of 64 bits"),
+    ],
+)
+def test_descriptions_have_a_depth_and_numbers_of_64_bits(
+    text: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dumps = json.dumps
+    monkeypatch.setattr(json, "dumps", lambda *a, **k: dumps(*a, **k).replace('"HERE"', text))
+    files.write(tmp_path / "m", {}, {"kind": "model", "model": "HERE"})
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match=f"m has a description .*{sentence}"):
+        pu.load(tmp_path / "m")
+    files.write(tmp_path / "m", {}, {"kind": "other", "seed": 2**63 - 1})  # the largest seed
+    assert files.read(tmp_path / "m")[1]["seed"] == 2**63 - 1
+
+
+def test_equal_arrays_take_no_more_memory_than_one(tmp_path: Path) -> None:
+    array = np.ones(1000)
+    files.write(tmp_path / "m", {f"a{n}": array for n in range(100)}, {})
+    arrays, _ = files.read(tmp_path / "m")
+    assert len(arrays) == 100
+    assert len({each.ctypes.data for each in arrays.values()}) == 1
+
+
+def test_equal_objects_give_equal_bytes(tmp_path: Path) -> None:
+    """The library of the format writes notes in an order that differs from call to call."""
+    encoder = pu.ProximalEncoder(models.RobustPCA(torch.ones(2, 3), 0.3, 0.2), 2)
+    for number in range(8):
+        pu.save(encoder, tmp_path / str(number), "noise", {"steps": 1})
+    assert len({path.read_bytes() for path in tmp_path.iterdir()}) == 1

@@ -99,6 +99,35 @@ def test_buffers_that_are_not_valid_are_refused(library: ctypes.CDLL) -> None:
         assert not library.pursuit_load(buffer[:size], int(size))
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_no_buffer_makes_the_library_read_elsewhere(library: ctypes.CDLL, form: str) -> None:
+    """Sizes, indices and numbers of a buffer are replaced; it is refused, or it still runs."""
+    rng = np.random.default_rng(2)
+    values = [-1, 0, 1, 2, 5, 40, 10**9, 2**31, -(2**31), 2**62, -(2**63)]
+    program = random_program(rng, **FORMS[form])
+    fitting = [kind for kind in EXECUTORS.values() if kind.misfit(program) is None]
+    for number in range(400):
+        kind = fitting[number % len(fitting)]
+        content = np.frombuffer(bytearray(flat(kind(program))), np.int64)
+        if number % 4 == 0:  # any bytes, such as NaN and infinity
+            places = rng.integers(8, 8 * len(content), 6)
+            content.view(np.uint8)[places] = rng.integers(0, 256, 6)
+        else:
+            # small numbers are mostly sizes and indices
+            small = np.flatnonzero(np.abs(content) < 1000)
+            places = rng.choice(small[small > 0], int(rng.integers(1, 3)))
+            content[places] = rng.choice(values, len(places))
+        buffer = content.tobytes()
+        encoder = library.pursuit_load(buffer, len(buffer))
+        if not encoder:
+            continue
+        features, size = library.pursuit_features(encoder), library.pursuit_size(encoder)
+        x = np.ones((3, features), np.float32)
+        codes = np.zeros((3, size), np.float32)
+        library.pursuit_encode(encoder, x.ctypes.data, len(x), codes.ctypes.data)
+        library.pursuit_free(encoder)
+
+
 def saved_model(folder: Path) -> tuple[pu.runtime.Compiled, np.ndarray]:
     """An encoder of robust PCA from a file, and signals."""
     rng = torch.Generator().manual_seed(0)

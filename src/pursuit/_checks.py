@@ -20,9 +20,14 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def as_float_matrix(values: ArrayLike, name: str, columns: str) -> Tensor:
-    """Return a finite, non-empty float matrix: a tensor itself, a copy of anything else."""
-    matrix = values if isinstance(values, Tensor) else _tensor_from(values, name)
+def as_float_matrix(
+    values: ArrayLike, name: str, columns: str, *, some_rows: bool = True
+) -> Tensor:
+    """Return a finite float matrix: a tensor itself, a copy of anything else.
+
+    It may have no rows if `some_rows` is false.
+    """
+    matrix = as_tensor(values, name)
     if matrix.dtype not in FLOATS:
         raise TypeError(
             f"{name} must be float32 or float64, got {dtype_name(matrix.dtype)}; "
@@ -33,7 +38,7 @@ def as_float_matrix(values: ArrayLike, name: str, columns: str) -> Tensor:
             f"{name} must have two dimensions (rows, {columns}), got shape {tuple(matrix.shape)}"
             + (f"; for a single row pass {name}[None]" if matrix.ndim == 1 else "")
         )
-    if matrix.numel() == 0:
+    if matrix.shape[1] == 0 or (some_rows and len(matrix) == 0):
         raise ValueError(f"{name} is empty, got shape {tuple(matrix.shape)}")
     if not is_meta(matrix) and not bool(torch.isfinite(matrix.detach()).all()):
         raise ValueError(f"{name} contains NaN or infinite values; remove, replace or mask them")
@@ -43,7 +48,10 @@ def as_float_matrix(values: ArrayLike, name: str, columns: str) -> Tensor:
 def as_signals(
     values: ArrayLike, features: int, device: torch.device, mask: ArrayLike | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """Return checked signals and mask; unobserved entries, which may be NaN, are set to zero."""
+    """Return checked signals and mask; unobserved entries, which may be NaN, are set to zero.
+
+    There may be no rows.
+    """
     observed = None
     if mask is not None:
         observed = mask if isinstance(mask, Tensor) else torch.tensor(np.asarray(mask))
@@ -51,14 +59,14 @@ def as_signals(
             raise TypeError(
                 f"mask must be boolean (True where observed), got {dtype_name(observed.dtype)}"
             )
-        raw = values if isinstance(values, Tensor) else _tensor_from(values, "x")
+        raw = as_tensor(values, "x")
         if observed.shape != raw.shape:
             raise ValueError(
                 f"mask must have the shape of x {tuple(raw.shape)}, got {tuple(observed.shape)}"
             )
         require_device(observed, raw.device, "mask", "x")
         values = raw.masked_fill(~observed, 0) if raw.dtype in FLOATS else raw
-    x = as_float_matrix(values, "x", "features")
+    x = as_float_matrix(values, "x", "features", some_rows=False)
     require_width(x, features, "x", "features", "the dictionary")
     require_device(x, device, "x", "the model")
     return x, observed
@@ -66,7 +74,7 @@ def as_signals(
 
 def as_codes(values: ArrayLike, x: Tensor, size: int, name: str = "codes") -> Tensor:
     """Return codes for the signals `x`: same number of rows, device and dtype."""
-    codes = as_float_matrix(values, name, "coefficients")
+    codes = as_float_matrix(values, name, "coefficients", some_rows=False)
     require_width(codes, size, name, "coefficients", "the model")
     if len(codes) != len(x):
         raise ValueError(f"{name} must have one row per signal ({len(x)}), got {len(codes)} rows")
@@ -88,7 +96,9 @@ def require_device(tensor: Tensor, device: torch.device, name: str, owner: str) 
 
 def as_weight(value: ArrayLike, name: str, *, positive: bool = False) -> Tensor:
     """Return a non-negative weight (a scalar or a vector), in float64 whatever the data's dtype."""
-    tensor = value if isinstance(value, Tensor) else _tensor_from(value, name)
+    if isinstance(value, str):
+        raise TypeError(f"{name} must be a number or a vector of numbers, got {value!r}")
+    tensor = as_tensor(value, name)
     if tensor.dtype == torch.bool or tensor.is_complex():
         raise TypeError(f"{name} must be a real number or a vector of them, got {tensor.dtype}")
     tensor = tensor.to(torch.float64)
@@ -128,11 +138,27 @@ def is_eager() -> bool:
     )
 
 
-def _tensor_from(values: Any, name: str) -> Tensor:
-    """Return a copy as a tensor. A NumPy array keeps its dtype; Python floats become float64."""
+def as_tensor(values: Any, name: str, *, copy: bool = True) -> Tensor:
+    """Return a dense tensor: a tensor itself, a copy of anything else, unless `copy` is false.
+
+    A NumPy array keeps its dtype, but not its byte order; Python floats become float64.
+    """
+    if isinstance(values, Tensor):
+        if values.layout is not torch.strided:
+            raise TypeError(
+                f"{name} must be a dense tensor, got a sparse one; convert it with "
+                f"{name}.to_dense()"
+            )
+        return values
     try:
-        return torch.from_numpy(np.array(values))
+        array = np.array(values) if copy else np.ascontiguousarray(values)
+        if array.dtype.kind != "f" or array.dtype.itemsize <= 8:
+            return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"{name} must be a tensor or an array of numbers, got {type(values).__name__}"
         ) from error
+    raise TypeError(
+        f"{name} must be float32 or float64, got {array.dtype}; convert it, for example with "
+        f"{name}.astype(numpy.float64)"
+    )

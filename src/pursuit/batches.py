@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ._checks import require_width
+from ._checks import as_tensor, require_width
 from .sampling import Array, skip_rows
 
 Targets = Tensor | Mapping[str, Tensor]
@@ -274,10 +274,11 @@ def _as_rows(held: Any, total: int) -> Array:
 
 def _take(values: Any, rows: Any, dtype: torch.dtype) -> Tensor:
     if isinstance(values, Tensor):
+        tensor = as_tensor(values, "x")  # not a sparse one
         by_number = isinstance(rows, np.ndarray)
-        part = values.index_select(0, torch.from_numpy(rows)) if by_number else values[rows]
+        part = tensor.index_select(0, torch.from_numpy(rows)) if by_number else tensor[rows]
     else:
-        part = torch.from_numpy(np.ascontiguousarray(values[rows]))
+        part = as_tensor(values[rows], "x", copy=False)
     return part.to(dtype) if part.is_floating_point() else part
 
 

@@ -82,6 +82,19 @@ class BurstDetector:
     def state(self, values: Mapping[str, Tensor]) -> None:
         self.blocks, self.started = (values[n].numpy().copy() for n in ("blocks", "started"))
 
+    @staticmethod
+    def check(values: Mapping[str, Tensor]) -> None:
+        """Raise a ValueError unless tensors are a `state`."""
+        most = {"blocks": PAST + BLOCKS - 1, "started": BLOCK - 1}
+        if set(values) != set(most):
+            raise ValueError(f"bursts must have the arrays {' and '.join(most)}")
+        for name, count in most.items():
+            tensor = values[name]
+            if tensor.dtype != torch.float64 or tensor.ndim != 1 or len(tensor) > count:
+                raise ValueError(f"bursts.{name} must be float64 of at most {count} numbers")
+            if not bool((torch.isfinite(tensor) & (tensor >= 0)).all()):
+                raise ValueError(f"bursts.{name} must be finite and not negative")
+
 
 def norms_of(batch: Batch) -> Array:
     """Return the norm of each sample, targets that are numbers included, without overflow."""

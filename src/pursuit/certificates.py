@@ -79,6 +79,8 @@ def certify(
     require_model(model)
     signals, observed = as_signals(x, model.features, model.device, mask)
     code = as_codes(codes, signals, model.code_size)
+    if len(signals) == 0:
+        return torch.zeros(0, dtype=torch.float64, device=signals.device)
     return Certificate(model).evaluate(signals, code, observed)[1]
 
 

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .fields import arguments, entry
+
 #: the number of chunks in recent means, and in the past means of levels
 RECENT, PAST = 5, 50
 #: the number of chunks after a change in which none is looked for: the objective falls quickly
@@ -152,6 +154,17 @@ class ChangeDetector:
     def levels(self, values: Mapping[str, Mapping[str, Any]]) -> None:
         self.objective = Level(**values["objective"])
         self.deviation = Level(**values["deviation"])
+
+    @staticmethod
+    def checked(values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return levels from a file; raise a ValueError if they are invalid."""
+        for name in ("objective", "deviation"):
+            level = arguments(entry(values, name, dict), Level)
+            entry(level, "chunks", int, least=0)
+            entry(level, "variance", float, least=0)
+            if not all(map(math.isfinite, level.values())):
+                raise ValueError(f"the numbers of {name} must be finite")
+        return {name: values[name] for name in ("objective", "deviation")}
 
 
 def running_mean(mean: float, value: float, count: int) -> float:

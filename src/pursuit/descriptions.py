@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from ._registry import Registered, class_of, name_of
+from .fields import arguments, entry, shown
 from .models import SparseModel
 from .operators import Operator
 from .penalties import Penalty
@@ -56,25 +57,35 @@ def _plain(value: Any) -> Any:
 def _restore(value: Any, tensors: Mapping[str, Tensor], depth: int = 0) -> Any:
     """Invert `_plain`: rebuild penalties and operators, and return anything else as it is."""
     if depth > DEEPEST:
-        raise ValueError("its description nests too deeply")
+        raise ValueError("its description is nested too deeply")
     if isinstance(value, list):
         return [_restore(entry, tensors, depth + 1) for entry in value]
     if not isinstance(value, dict):
         return value
     for mark, base in MARKED.items():
         if mark in value:
-            arguments = _restore(value["arguments"], tensors, depth + 1)
-            matrices = {name: tensors[name] for name in value.get("dictionaries", [])}
-            return class_of(base, value[mark])(**matrices, **arguments)
+            given = _restore(entry(value, "arguments", dict), tensors, depth + 1)
+            matrices = named_tensors(value, tensors) if "dictionaries" in value else {}
+            kind: Any = class_of(base, value[mark])
+            return kind(**matrices, **arguments(given, kind, matrices))
     return {key: _restore(entry, tensors, depth + 1) for key, entry in value.items()}
 
 
-def restore_model(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> SparseModel:
+def restore_model(description: object, tensors: Mapping[str, Tensor]) -> SparseModel:
     """Return the model that `describe_model` describes, on the given dictionaries."""
-    arguments = _restore(description["arguments"], tensors)
-    matrices = {name: tensors[name] for name in description["dictionaries"]}
-    if any(isinstance(value, Operator) for value in arguments.values()):
+    kind: Any = class_of(SparseModel, entry(description, "type", str))
+    given = _restore(entry(description, "arguments", dict), tensors)
+    matrices = named_tensors(description, tensors)
+    if any(isinstance(value, Operator) for value in given.values()):
         matrices = {}  # the operator has them
-    kind: Any = class_of(SparseModel, description["type"])
-    model: SparseModel = kind(**matrices, **arguments)
+    model: SparseModel = kind(**matrices, **arguments(given, kind, matrices))
     return model
+
+
+def named_tensors(description: object, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the dictionaries that a description names."""
+    names = entry(description, "dictionaries", list[str])
+    for name in names:
+        if name not in tensors:
+            raise ValueError(f"the array {shown(name)} is missing")
+    return {name: tensors[name] for name in names}

@@ -9,18 +9,19 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
-import signal
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ._words import one_line
+from .whole_files import as_target as as_target
+from .whole_files import signals_wait as signals_wait
+from .whole_files import whole as whole
+from .whole_files import whole_files as whole_files
+from .whole_files import write_whole as write_whole
 
 Array = np.ndarray[Any, Any]
 T = TypeVar("T")
@@ -47,6 +48,8 @@ BEGINNINGS = {
     b"\x80\x05": "a Python pickle",
 }
 SAFETENSORS = "a safetensors file"
+#: the deepest nesting of a description
+DEEPEST = 60
 SAVED_BY = "give a file that `pursuit fit` or `pursuit.save` has written"
 
 
@@ -81,63 +84,6 @@ def _in_order(content: bytes) -> bytes:
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # so that the arrays stay aligned
     return len(text).to_bytes(8, "little") + text + content[8 + length :]
-
-
-def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write bytes to a file, whole or not at all."""
-    with whole(path) as file:
-        file.write(content)
-
-
-@contextmanager
-def whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Yield a temporary file that replaces `path` on success and is deleted on an error."""
-    with whole_files([path]) as (file,):
-        yield file
-
-
-@contextmanager
-def whole_files(paths: Sequence[str | os.PathLike[str]]) -> Iterator[Sequence[BinaryIO]]:
-    """Yield temporary files that replace all `paths` on success and are deleted on an error.
-
-    An interrupt or a termination signal leaves all files or none: while they are renamed, it waits.
-    """
-    targets = [Path(path) for path in paths]
-    names = [path.parent / f".{path.name}.{secrets.token_hex(4)}.part" for path in targets]
-    try:
-        with ExitStack() as stack:
-            # unlike mkstemp, with the user's usual mode
-            files = [stack.enter_context(open(name, "xb")) for name in names]
-            yield files
-            for file in files:
-                file.flush()
-                os.fsync(file.fileno())
-        with signals_wait():
-            for name, path in zip(names, targets, strict=True):
-                os.replace(name, path)
-    except BaseException:
-        for name in names:
-            name.unlink(missing_ok=True)
-        raise
-
-
-@contextmanager
-def signals_wait() -> Iterator[None]:
-    """Context manager: interrupts and termination signals are handled at its end."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread handles signals
-        return
-    arrived: list[int] = []
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {n: signal.signal(n, lambda number, _: arrived.append(number)) for n in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            # None if it was not installed from Python
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-    for late in arrived:
-        signal.raise_signal(late)
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,9 +130,12 @@ def open_saved(path: str | os.PathLike[str]) -> Saved:
     if notes.get("checksum") != _checksum(text, arrays):
         raise ValueError(f"{path} is damaged: its content does not match its checksum")
     try:
-        info = json.loads(text)
+        info = json.loads(text, parse_int=_whole_number)
+        _check_depth(info)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} has a description that is not JSON: {one_line(error)}") from error
+        raise ValueError(
+            f"{path} has a description that cannot be read: {one_line(error)}"
+        ) from error
     if not isinstance(info, dict) or info.get("format") != "pursuit":
         raise ValueError(f"{path} is a safetensors file, but not one of pursuit; {SAVED_BY}")
     if info.get("version") != VERSION:
@@ -199,9 +148,29 @@ def open_saved(path: str | os.PathLike[str]) -> Saved:
         isinstance(first, str) and first in arrays for first in same.values()
     ):
         raise ValueError(f"{path} has a description whose field 'same' names a missing array")
-    # copies, so that changing one array does not change the other
-    arrays |= {name: arrays[first].copy() for name, first in same.items()}
+    # no copies: a short description could ask for any number of them
+    arrays |= {name: arrays[first] for name, first in same.items()}
     return Saved(Path(path), arrays, info)
+
+
+def _whole_number(text: str) -> int:
+    if len(text) > 20 or not -(2**63) <= int(text) < 2**63:
+        raise ValueError(f"{text[:20]}... is not a number of 64 bits")
+    return int(text)
+
+
+def _check_depth(value: Any) -> None:
+    """Raise a ValueError if lists and mappings are nested more deeply than readers follow."""
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [
+            entry
+            for outer in level
+            if isinstance(outer, dict | list)
+            for entry in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+    if level:
+        raise ValueError(f"it is nested more than {DEEPEST} levels deep")
 
 
 def format_of(path: str | os.PathLike[str]) -> str | None:

@@ -23,10 +23,12 @@ from .bursts import LARGEST, BurstDetector, norms_of
 from .changes import PAST, RECENT, YOUNG, ChangeDetector, running_mean
 from .dictionary import OnlineDictionary
 from .encoders.trainable import Trainable, declared_kinds, require_members
+from .fields import entry, naming, real
 from .files import below, joined
 from .optimisation import CLIP, Adam, learning_rate
-from .persistence import read, write
+from .persistence import read, require_finite, require_like, write
 from .regimes import Regime, Unsupervised, as_regime, record_regime
+from .resuming import check_groups, check_optimiser, check_regime, check_rows
 from .training_loop import compiled_loss, differentiable
 
 #: the number of chunks that the history keeps
@@ -36,6 +38,10 @@ KEPT = 0.01
 #: chunks between two updates of the step constants, which cost an eigenvalue; in the first chunks
 #: after a change, when the dictionary moves fast, they are updated every time
 FOLLOW_EVERY = 10
+
+
+#: the groups of tensors that learning from a chunk changes
+STATE = ("encoder", "adam", "online", "seen", "moments")
 
 
 class Point(NamedTuple):
@@ -370,15 +376,20 @@ class OnlineLearner:
         tensors, info = read(path)
         if info.get("kind") != "learner":
             raise ValueError(f"{path} does not hold a learner, but {info.get('kind')!r}")
-        settings = self._settings()
-        if info["settings"] != settings:
-            changed = [key for key, value in settings.items() if info["settings"].get(key) != value]
+        settings, given = self._settings(), info.get("settings")
+        if given != settings:
+            known = given if isinstance(given, dict) else {}
+            changed = [key for key, value in settings.items() if known.get(key) != value]
             raise ValueError(f"{path} holds another learner: {', '.join(changed)} differ")
-        self._restore(tensors, info)
+        with naming(path, "resumed"):
+            state, start = self._checked(tensors, info)
+            try:
+                self._restore(tensors, state)
+            except RuntimeError as error:  # the encoder refuses it before anything is overwritten
+                raise ValueError(str(error)) from error
         self._waiting.parts = below(tensors, "waiting.")
         self._ordinary.parts = below(tensors, "ordinary.")
         self._bursts.state = below(tensors, "bursts.")
-        start = info["start"]
         self._good = None if start is None else (below(tensors, "start."), start)
         points = tensors["history"].tolist()
         self.history = deque((Point(int(n), f, d) for n, f, d in points), maxlen=REMEMBERED)
@@ -386,6 +397,53 @@ class OnlineLearner:
         self.left_out = info["left_out"]
         record_regime(self.regime, self.encoder)
         return self
+
+    def _checked(
+        self, tensors: Mapping[str, Tensor], info: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any] | None]:
+        """Return the numbers of the state, and of the start of a young stream, of a file.
+
+        Raises a ValueError if any field of the file is invalid.
+        """
+        groups = (*STATE, "waiting", "ordinary", "bursts", "start")
+        check_groups({n: t for n, t in tensors.items() if n != "history"}, groups)
+        history = tensors.get("history")
+        if history is None or history.shape[1:] != (3,) or history.dtype != torch.float64:
+            raise ValueError("history must be float64 of shape (n, 3)")
+        require_finite(history[:, 0], "history")
+        BurstDetector.check(below(tensors, "bursts."))
+        given = {name: below(tensors, f"{name}.") for name in ("seen", "waiting", "ordinary")}
+        for name, rows in given.items():
+            check_rows(rows, self.encoder.features, self.encoder.model.dtype, name)
+        if len({tuple(sorted(rows)) for rows in given.values() if rows}) > 1:
+            raise ValueError("seen, waiting and ordinary must have the same arrays")
+        entry(info, "changes", list[int], least=0)
+        entry(info, "left_out", int, least=0)
+        start = below(tensors, "start.")
+        check_groups(start, STATE)
+        described = entry(info, "start", dict[str, Any] | None)
+        young = None if described is None else self._checked_state(start, described)
+        return self._checked_state(tensors, info), young
+
+    def _checked_state(
+        self, tensors: Mapping[str, Tensor], info: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the numbers of what `_state` returned."""
+        require_like(below(tensors, "encoder."), self.encoder.state_dict())
+        check_optimiser(below(tensors, "adam."), self._optimiser)
+        online = {} if self.dictionary is None else self.dictionary.state
+        require_like(below(tensors, "online."), online)
+        require_like(below(tensors, "moments."), self._detector.moments.state)
+        if int(tensors["moments.chunks"]) < 0:
+            raise ValueError("moments.chunks must not be negative")
+        seen = below(tensors, "seen.")
+        check_rows(seen, self.encoder.features, self.encoder.model.dtype, "seen")
+        entry(info, "samples", int, least=0)
+        for name in ("recent", "past"):
+            if math.isinf(real(info, name, finite=False)):
+                raise ValueError(f"{name} must not be infinite")
+        check_regime(info)
+        return {**info, "levels": self._detector.checked(entry(info, "levels", dict))}
 
     def _settings(self) -> dict[str, Any]:
         names = ("window", "memory", "chunk", "steps", "batch_size", "seed")

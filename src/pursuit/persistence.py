@@ -15,16 +15,20 @@ import torch
 from torch import Tensor, nn
 
 from . import files
+from ._checks import as_float_matrix, dtype_name
 from ._registry import class_of
 from ._words import one_line
-from .descriptions import describe_model, restore_model
+from .descriptions import describe_model, named_tensors, restore_model
 from .encoders import Encoder, EncoderBank
+from .fields import arguments, entry, shown
 from .files import below
 from .models import SparseModel
 from .operators import without_zero_atoms
 
 #: the most layers of an encoder
 MOST_LAYERS = 100_000
+#: the most coefficients of the codes of an encoder
+MOST_COEFFICIENTS = 2**21
 
 
 def save(
@@ -111,15 +115,16 @@ def build(saved: files.Saved) -> Any:
     try:
         match info.get("kind"):
             case "model":
-                return restore_model(info["model"], tensors)
+                return restore_model(entry(info, "model", dict), tensors)
             case "encoder":
                 return build_encoder(info, tensors)
             case "bank":
                 encoders = [
                     _build_encoder(member, below(tensors, f"encoders.{number}."))
-                    for number, member in enumerate(info["encoders"])
+                    for number, member in enumerate(entry(info, "encoders", list[dict[str, Any]]))
                 ]
-                return _load_state(EncoderBank(encoders, shared=info["shared"]), tensors)
+                bank = EncoderBank(encoders, shared=entry(info, "shared", str | None))
+                return _load_state(bank, tensors)
             case "checkpoint":
                 raise ValueError("it is the checkpoint of a run: give it to fit(checkpoint=...)")
             case other:
@@ -152,13 +157,18 @@ def describe(obj: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
         info = {"kind": "bank", "shared": obj.shared, "encoders": encoders}
         return info, dict(obj.state_dict())
     if isinstance(obj, Encoder):
+        if obj.model.code_size > MOST_COEFFICIENTS:
+            raise ValueError(
+                f"an encoder of codes of {obj.model.code_size} coefficients cannot be saved, at "
+                f"most {MOST_COEFFICIENTS} are allowed; save one that is `resized` to small signals"
+            )
         return {"kind": "encoder", **obj.description}, dict(obj.state_dict())
     if isinstance(obj, SparseModel):
         return {"kind": "model", "model": describe_model(obj)}, dict(obj.dictionaries)
     raise TypeError(f"a model, an encoder or an EncoderBank is needed, got {type(obj).__name__}")
 
 
-def build_encoder(what: dict[str, Any], tensors: Mapping[str, Any]) -> Encoder:
+def build_encoder(what: Mapping[str, Any], tensors: Mapping[str, Any]) -> Encoder:
     """Return the encoder of a description and its state, tensors or arrays by name."""
     state = {name: torch.as_tensor(values) for name, values in tensors.items()}
     encoder = _build_encoder(what, state)
@@ -166,22 +176,63 @@ def build_encoder(what: dict[str, Any], tensors: Mapping[str, Any]) -> Encoder:
     return encoder
 
 
-def _build_encoder(what: dict[str, Any], tensors: Mapping[str, Tensor]) -> Encoder:
-    if what["arguments"]["layers"] > MOST_LAYERS:
-        raise ValueError(f"layers must be at most {MOST_LAYERS}, got {what['arguments']['layers']}")
-    # an atom may have become zero in training; only a new model must not have one
-    matrices = {n: without_zero_atoms(tensors[n]) for n in what["model"]["dictionaries"]}
-    model = restore_model(what["model"], {**tensors, **matrices})
-    kind: Any = class_of(Encoder, what["type"])
-    encoder: Encoder = kind(model, **what["arguments"])
-    encoder.regime = what["regime"]
-    encoder.minimises_objective = what["minimises_objective"]
+def _build_encoder(what: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Encoder:
+    kind: Any = class_of(Encoder, entry(what, "type", str))
+    given = arguments(entry(what, "arguments", dict), kind, ("model",))
+    _check_layers(given, tensors)
+    described = entry(what, "model", dict)
+    matrices = named_tensors(described, tensors)
+    for name, tensor in matrices.items():
+        # an atom may have become zero in training; only a new model must not have one
+        matrices[name] = without_zero_atoms(as_float_matrix(tensor, name, "features"))
+    model = restore_model(described, {**tensors, **matrices})
+    if model.code_size > MOST_COEFFICIENTS:
+        raise ValueError(
+            f"its codes must have at most {MOST_COEFFICIENTS} coefficients, got {model.code_size}"
+        )
+    regime = entry(what, "regime", str | None)
+    minimises = entry(what, "minimises_objective", bool | None)
+    encoder: Encoder = kind(model, **given)
+    encoder.regime, encoder.minimises_objective = regime, minimises
     return encoder
 
 
+def _check_layers(given: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Compare the number of layers with the depth of the state, before memory is allocated."""
+    depth = tensors.get("depth")
+    if depth is None or depth.shape != () or depth.dtype != torch.int64:
+        raise ValueError("depth must be a whole number in an array without dimensions")
+    layers = given.get("layers", 1)
+    if not 1 <= layers <= min(int(depth), MOST_LAYERS):
+        raise ValueError(f"layers must be from 1 to the depth {int(depth)}, got {layers}")
+
+
 def _load_state(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
-    for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise ValueError(f"{name} contains NaN or infinite values")
+    require_like(tensors, module.state_dict())
     module.load_state_dict(dict(tensors))
     return module
+
+
+def require_like(given: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Raise a ValueError unless tensors have the names, shapes and dtypes expected, and are finite.
+
+    The message names the first that differs.
+    """
+    for name, tensor in expected.items():
+        if name not in given:
+            raise ValueError(f"the array {name} is missing")
+        found = given[name]
+        if found.shape != tensor.shape or found.dtype != tensor.dtype:
+            raise ValueError(
+                f"{name} must be {dtype_name(tensor.dtype)} of shape {tuple(tensor.shape)}, "
+                f"got {dtype_name(found.dtype)} of shape {tuple(found.shape)}"
+            )
+        require_finite(found, name)
+    unknown = sorted(set(given) - set(expected))
+    if unknown:
+        raise ValueError(f"the array {shown(unknown[0])} is not part of it")
+
+
+def require_finite(tensor: Tensor, name: str) -> None:
+    if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+        raise ValueError(f"{name} contains NaN or infinite values")

@@ -13,11 +13,12 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import numpy as np
 
 from ._words import require_choice
+from .files import whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -914,8 +915,19 @@ def _finished(figure: Figure, title: str | None, path: Where) -> Figure:
         if target.suffix.lower() not in SUFFIXES:
             raise ValueError(f"path must end in {', '.join(SUFFIXES)}, got {str(path)!r}")
         target.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(target, dpi=DPI)
+        with whole(target) as file:
+            _write_figure(figure, file, target.suffix)
     return figure
+
+
+def _write_figure(figure: Figure, file: BinaryIO, suffix: str) -> None:
+    """Write a figure in the format of a suffix; equal figures give equal bytes."""
+    from matplotlib import rc_context
+
+    suffix = suffix.lower()
+    dates = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+    with rc_context({"svg.hashsalt": "pursuit"}):
+        figure.savefig(file, format=suffix[1:], dpi=DPI, metadata=dates.get(suffix))
 
 
 def _matrix(values: Any, name: str) -> Array:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -25,12 +25,14 @@ from .encoders.bank import EncoderBank
 from .encoders.encoder import Encoder
 from .encoders.stepped import SteppedEncoder
 from .encoders.trainable import Trainable, declared_kinds, require_members
+from .fields import arguments, entry, naming, real
 from .files import below, joined
 from .guard import excess, hard_rows
 from .optimisation import CLIP, LONG_MEMORY, SHORT_MEMORY, Adam, default_steps, learning_rate
-from .persistence import read, write
+from .persistence import read, require_like, write
 from .progress import Callback, Progress
 from .regimes import Regime, Unsupervised, Weighted, dictionary_penalty, record_regime
+from .resuming import check_groups, check_optimiser, check_regime
 
 logger = logging.getLogger(__name__)
 
@@ -410,9 +412,12 @@ class Run:
         tensors, info = read(path)
         if info.get("kind") != "checkpoint":
             raise ValueError(f"{path} is not the checkpoint of a run, but {info.get('kind')!r}")
-        if info["settings"] != self.settings:
-            keys = {**info["settings"], **self.settings}
-            changed = [k for k in keys if info["settings"].get(k) != self.settings.get(k)]
+        settings = info.get("settings")
+        if settings != self.settings:
+            given = settings if isinstance(settings, dict) else {}
+            changed = [
+                k for k in {**given, **self.settings} if given.get(k) != self.settings.get(k)
+            ]
             raise ValueError(
                 f"{path} is the checkpoint of another run: {', '.join(changed)} differ; "
                 "remove the file or give another one"
@@ -421,6 +426,8 @@ class Run:
         for name, parameter in self.parameters.items():
             if name not in now or now[name].shape != parameter.shape:
                 raise ValueError(f"{path} is the checkpoint of another encoder: see {name}")
+        with naming(path, "resumed"):
+            history = self._checked(tensors, info)
         self._restore(now)
         self.best, self.good = best, good
         self.optimiser.rates = list(info["rates"])
@@ -428,11 +435,37 @@ class Run:
         self.good_optimiser = below(tensors, "adam.good.")
         if self.online is not None:
             self.online.state = below(tensors, "online.")
-        self.history = History(**info["history"])
+        self.history = history
         self.regime.state = info["regime"]
         for name in NUMBERS:
             setattr(self, name, info[name])
         return self.steps if info["finished"] else self.history.steps
+
+    def _checked(self, tensors: Mapping[str, Tensor], info: Mapping[str, Any]) -> History:
+        """Return the history of a checkpoint; raise a ValueError if any field of it is invalid."""
+        check_groups(tensors, ("now", "best", "good", "adam", "online"))
+        own = self._snapshot()
+        for prefix in ("now", "best", "good"):
+            given = below(tensors, f"{prefix}.")
+            if given or prefix != "best":
+                require_like(given, own)
+        for prefix in ("adam.now.", "adam.good."):
+            check_optimiser(below(tensors, prefix), self.optimiser)
+        require_like(below(tensors, "online."), {} if self.online is None else self.online.state)
+        if len(entry(info, "rates", list[float], least=0)) != len(self.optimiser.rates):
+            raise ValueError(f"rates must be {len(self.optimiser.rates)} numbers")
+        for name, least in (("factor", 0.0), ("scale", 0.0)):
+            real(info, name, least=least)
+        for name in ("running", "lowest"):
+            real(info, name, finite=False)
+        entry(info, "stale", int, least=0)
+        entry(info, "finished", bool)
+        check_regime(info)
+        history = History(**arguments(entry(info, "history", dict), History))
+        real(info["history"], "seconds", least=0)
+        if not 0 <= history.steps <= self.steps:
+            raise ValueError(f"steps must be from 0 to {self.steps}, got {history.steps}")
+        return history
 
 
 def differentiable(loss: Tensor) -> Learned:

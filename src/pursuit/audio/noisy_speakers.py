@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .. import files
+from ..fields import arguments, entry, naming
 from ..files import below
 from ..runtime.compiled import Compiled, CompiledBank
 from ..runtime.program import Program, from_arrays
@@ -185,11 +186,18 @@ class NoisySpeakers:
         if self._bank is not None:
             return self._bank.programs()
         assert self._saved is not None
-        members = self._saved.info["bank"]["encoders"]
+        members = entry(self._saved.info.get("bank"), "encoders", list[dict[str, Any]])
         arrays = below(self._saved.arrays, "bank.program.")
         found = [from_arrays(below(arrays, f"{n}."), member) for n, member in enumerate(members)]
         programs = [program for program in found if isinstance(program, Program)]
-        assert len(programs) == len(self.speakers)
+        if len(programs) != len(self.speakers):
+            raise ValueError(f"encoders must be one for each of {len(self.speakers)} speakers")
+        for program in programs:
+            if program.features != self.features.width:
+                raise ValueError(
+                    f"features must have the width {program.features} of the encoders, "
+                    f"got {self.features.width}"
+                )
         return programs
 
     def errors(self, wave: Any) -> Array:
@@ -270,12 +278,12 @@ class NoisySpeakers:
         if saved.info.get("kind") != "noisy speakers":
             kind = saved.info.get("kind")
             raise ValueError(f"{path} holds a {kind!r}, not speakers in noise; train them with fit")
-        try:
-            features = Features(**saved.info["features"])
-            found = cls(None, saved.info["speakers"], features, _saved=saved)
+        with naming(path):
+            features = Features(**arguments(entry(saved.info, "features", dict), Features))
+            entry(saved.info, "noise_atoms", int, least=0)
+            speakers = entry(saved.info, "speakers", list[str])
+            found = cls(None, speakers, features, _saved=saved)
             _ = found.compiled
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{path} cannot be loaded: {error}") from error
         return found
 
 

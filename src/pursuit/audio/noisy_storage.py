@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from ..fields import entry
 from ..files import Saved, below, joined
+from ..runtime.checks import require
 from ..runtime.program import Program
 from .noisy_speakers import NoisySpeakers
 from .streams import Array
@@ -39,7 +40,7 @@ def compact(programs: Sequence[Program]) -> dict[str, Array]:
 
 
 def restored(
-    arrays: Mapping[str, Array], names: Sequence[str], info: Mapping[str, Any], path: Path
+    arrays: Mapping[str, Array], names: Sequence[str], info: object, path: Path
 ) -> NoisySpeakers:
     """Return the speakers whose programs `compact` has described.
 
@@ -58,10 +59,13 @@ def restored(
     programs = {}
     for number in range(len(names)):
         own = below(arrays, f"{number}.")
+        atoms = require(own.get("dictionary"), "dictionary", np.float32, (None, None))
+        require(own.get(MULTIPLES), MULTIPLES, np.float32, (len(atoms),))
         programs[f"bank.program.{number}"] = {**own, WEIGHTS: _weights(own)}
         del programs[f"bank.program.{number}"][MULTIPLES]
-    members = [{"program": info["program"]} for _ in names]
-    inner = {"bank": {"encoders": members}, "noise_atoms": info["noise_atoms"]}
+    members = [{"program": entry(info, "program", dict)} for _ in names]
+    noise_atoms = entry(info, "noise_atoms", int, least=0)
+    inner = {"bank": {"encoders": members}, "noise_atoms": noise_atoms}
     return NoisySpeakers(None, names, _saved=Saved(path, joined(programs), inner))
 
 

@@ -16,7 +16,9 @@ import numpy as np
 
 from .. import files
 from .._words import require_choice
+from ..fields import arguments, entry, naming, real
 from ..files import below
+from ..runtime.checks import require
 from ..runtime.compiled import Compiled
 from ..runtime.convolution import CompiledConvolution, ConvolutionProgram
 from ..runtime.program import Program, from_arrays
@@ -141,13 +143,19 @@ class Separator:
         if saved.info.get("kind") != "separator":
             kind = saved.info.get("kind")
             raise ValueError(f"{path} holds a {kind!r}, not a separator; train one with fit")
-        try:
-            features = Features(**saved.info["features"])
-            bias = saved.arrays["mask.bias"]
-            separator = cls(None, features, float(saved.info["exponent"]), bias, _saved=saved)
+        with naming(path):
+            features = Features(**arguments(entry(saved.info, "features", dict), Features))
+            bias = require(
+                saved.arrays.get("mask.bias"), "mask.bias", np.float32, (features.count,)
+            )
+            exponent = real(saved.info, "exponent")
+            separator = cls(None, features, exponent, bias, _saved=saved)
             separator._coder = separator._make_coder()
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{path} cannot be loaded: {error}") from error
+            if separator._coder.width != features.width:
+                raise ValueError(
+                    f"features must have the width {separator._coder.width} of the encoder, "
+                    f"got {features.width}"
+                )
         return separator
 
     @property
@@ -283,9 +291,10 @@ class Separator:
         if self._encoder is not None:
             return _Coder(self._encoder.program(), _part_sizes(self._encoder))
         assert self._saved is not None
-        info = {**self._saved.info["encoder"], "program": self._saved.info["program"]}
+        saved = self._saved.info
+        info = {**entry(saved, "encoder", dict), "program": entry(saved, "program", dict)}
         program = from_arrays(below(self._saved.arrays, "program."), info)
-        return _Coder(program, self._saved.info["parts"])
+        return _Coder(program, entry(saved, "parts", tuple[int, int], least=1))
 
     def mask(self, low_rank: Array, sparse: Array) -> Array:
         """Return the mask of the bins, shape (..., bins), from both parts, (..., width)."""
@@ -385,12 +394,14 @@ class _Coder:
         self.matrices: tuple[Array, Array | None]
         if isinstance(program, ConvolutionProgram):
             self.compiled = CompiledConvolution(program, threads=1)
+            self.width = program.channels * program.shape[1]
             frame = CompiledConvolution(replace(program, shape=(1, program.shape[1]), info={}))
             first *= program.positions[1]
             atoms = frame.decode(np.eye(frame.size, dtype=np.float32))
             self.matrices = atoms[:first], atoms[first:]
         else:
             self.compiled = Compiled(program, threads=1)
+            self.width = program.features
             atoms = program.dictionary
             self.matrices = atoms[:first], None if len(atoms) < program.size else atoms[first:]
         self.first = first

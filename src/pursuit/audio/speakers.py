@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import files
+from ..fields import arguments, entry, naming
 from ..files import below
+from ..runtime.checks import require
 from ..runtime.compiled import Compiled
 from ..runtime.program import Program, from_arrays
 from .envelope import Contrast, Envelope, heard
@@ -331,21 +333,28 @@ class Speakers:
                 f"{path} holds a {info.get('kind')!r}, not speakers; make one with "
                 "pursuit fit speakers"
             )
-        try:
-            contrast = Contrast(arrays["mean"], arrays["transform"], float(info["least"]))
-            likeness = Likeness(arrays["means"], *info["thresholds"])
+        with naming(path):
+            names = entry(info, "names", list[str])
+            envelope = Envelope(**arguments(entry(info, "envelope", dict), Envelope))
+            m = envelope.size
+            mean = require(arrays.get("mean"), "mean", np.float32, (m,))
+            transform = require(arrays.get("transform"), "transform", np.float32, (m, m))
+            contrast = Contrast(mean, transform, entry(info, "least", float, least=0))
+            means = require(arrays.get("means"), "means", np.float32, (len(names), m))
+            likeness = Likeness(
+                means, *entry(info, "thresholds", tuple[float, float, float | None])
+            )
             stored = below(arrays, "program.")
-            stored["dictionary"] = stored["atoms"][0]
-            program = from_arrays(stored, {"program": info["program"]})
+            atoms = require(stored.get("atoms"), "program.atoms", np.float32, (None, None, m))
+            stored["dictionary"] = atoms[0]
+            program = from_arrays(stored, {"program": info.get("program")})
             if not isinstance(program, Program):
                 raise ValueError("its encoder is convolutional")
-            names, envelope, noisy = info["names"], Envelope(**info["envelope"]), None
+            noisy = None
             if "noisy" in info:
                 noisy = restored(below(arrays, "noisy."), names, info["noisy"], saved.path)
             kept = {name: info[name] for name in NOTES if name in info}
             return cls(names, envelope, contrast, program, likeness, noisy, kept)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{path} cannot be loaded: {error}") from error
 
     def _signals(self, wave: Any, rate: int) -> Array:
         return self.contrast(self.envelope(prepared(wave, rate, self.rate)))

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+#: the longest window
+LONGEST = 2**20
+
+
 @dataclass(frozen=True)
 class STFT:
     """A short-time Fourier transform with a Hann window, and its exact inverse.
@@ -65,6 +69,8 @@ class STFT:
     def __post_init__(self) -> None:
         if self.window < 2:
             raise ValueError(f"window must be at least 2 samples, got {self.window}")
+        if self.window > LONGEST:
+            raise ValueError(f"window must be at most {LONGEST} samples, got {self.window}")
         if not 1 <= self.hop <= self.window // 2:
             raise ValueError(
                 f"hop must be from 1 to window // 2 = {self.window // 2}, got {self.hop}; "

@@ -94,7 +94,8 @@ def _end(line: str, code: int, debug: bool, as_json: bool, prefix: str = "error:
     if debug:
         traceback.print_exc()
     elif not as_json:
-        print(prefix + line, file=sys.stderr)
+        # where stderr was closed, stdout is the only place for the line
+        print(prefix + line, file=sys.stdout if sys.__stderr__ is None else sys.stderr)
     if as_json:
         _print_json(line)
     raise typer.Exit(code)

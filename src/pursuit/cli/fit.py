@@ -28,6 +28,8 @@ Aim = StrEnum("Aim", ["UNSUPERVISED", "APPROXIMATION"])
 
 #: limits beyond which a number is rather a mistake
 MOST_ATOMS, MOST_LAYERS = 1_000_000, 1_000
+#: what the name of the dictionary of an unfinished run has after that of its checkpoint
+DICTIONARY = ".dictionary"
 GROUPED = (Kind.GROUP, Kind.HILASSO)
 #: the models that each of these options belongs to
 OPTIONS = {
@@ -278,6 +280,7 @@ def _check_files(
             f"{output} is the output and the checkpoint; give --checkpoint another name"
         )
     check_output(checkpoint, (data,), suffixes=())
+    check_output(checkpoint.with_name(checkpoint.name + DICTIONARY), (data,), suffixes=())
     check_pictures(data, selection, pictures)
     if not data.is_dir():
         check_input(data, selection)

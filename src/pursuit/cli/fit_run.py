@@ -8,6 +8,7 @@ the same command continues after an interruption and gives the same result as wi
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ from ..dictionary import learn
 from ..encoders.choice import choose_encoder
 from ..encoders.encoder import Encoder
 from ..estimators.start import Start, start_nmf, start_robust, start_sparse
+from ..fields import entry, naming
 from ..files import open_saved
 from ..models import SparseModel
 from ..persistence import describe, load, save, write
@@ -33,6 +35,7 @@ from ..solvers.accuracy import mean_excess
 from ..training import fit
 from .data import Array, Table
 from .errors import warn
+from .fit import DICTIONARY
 
 #: the most rows, and bytes, from which a dictionary is learned
 MOST_ROWS, MOST_BYTES = 200_000, 2**29
@@ -78,6 +81,7 @@ def run(
     weights, steps and the gap, for the summary.
     """
     started = time.perf_counter()
+    _require_memory(plan.atoms)
     if len(table) == 0:
         raise ValueError(f"{table.name} has no rows, so there is nothing to learn from")
     if plan.threads is not None:
@@ -102,7 +106,13 @@ def run(
             model = learn(x, model=start.model, passes=plan.passes, **options)
         unfinished.keep(model, plan)
     # read from the file even without an interruption, so that both cases use the same numbers
-    encoder = _build(plan, load(unfinished.dictionary))
+    model = load(unfinished.dictionary)
+    if not isinstance(model, SparseModel) or model.features != table.shape[1]:
+        raise ValueError(
+            f"{unfinished.dictionary} does not hold a model of {table.shape[1]} features; remove "
+            f"it and {checkpoint.name}"
+        )
+    encoder = _build(plan, model)
     if reached is not None:
         print(f"resuming at step {reached}", file=sys.stderr)
     history = fit(
@@ -150,6 +160,19 @@ def run(
         "seconds": round(time.perf_counter() - started, 3),
         "training_seconds": round(history.seconds, 3),
     }
+
+
+def _require_memory(atoms: int) -> None:
+    """Raise a MemoryError if the statistics of so many atoms exceed the memory of the machine."""
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not known on this system
+        return
+    needed = 2 * 8 * atoms**2  # two matrices of the size of the Gram matrix in float64
+    if needed > memory:
+        raise MemoryError(
+            f"{atoms} atoms need {needed / 2**30:.0f} GB, this machine has {memory / 2**30:.0f}"
+        )
 
 
 def _start(plan: Plan, x: Tensor) -> Start:
@@ -209,7 +232,7 @@ class _Unfinished:
 
     def __init__(self, checkpoint: Path) -> None:
         self.checkpoint = checkpoint
-        self.dictionary = checkpoint.with_name(checkpoint.name + ".dictionary")
+        self.dictionary = checkpoint.with_name(checkpoint.name + DICTIONARY)
 
     def reached(self, plan: Plan) -> int | None:
         """The step that an earlier run of the same plan has reached, None without one."""
@@ -239,7 +262,9 @@ class _Unfinished:
             raise ValueError(
                 f"{checkpoint} is not the checkpoint of a run; give another --checkpoint"
             )
-        return int(info["history"]["steps"])
+        with naming(checkpoint, "continued"):
+            steps: int = entry(entry(info, "history", dict), "steps", int, least=0)
+        return steps
 
     def keep(self, model: SparseModel, plan: Plan) -> None:
         """Save the model and the plan that it was learned with."""

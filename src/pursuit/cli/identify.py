@@ -196,11 +196,8 @@ def _write(speech: Array, rate: int, path: Path) -> None:
 
 
 def _draw(known: Speakers, recording: Recording, wave: Array, plot: Path) -> None:
-    from ..files import whole
-    from ..plots import DPI, timeline
+    from ..plots import timeline
 
     when = known.timeline(wave, recording.rate)
     scores = dict(zip(when.names, when.scores.T, strict=True))
-    figure = timeline(when.times, scores, wave, recording.rate, title=recording.path.name)
-    with whole(plot) as file:
-        figure.savefig(file, format=plot.suffix[1:].lower(), dpi=DPI)
+    timeline(when.times, scores, wave, recording.rate, title=recording.path.name, path=plot)

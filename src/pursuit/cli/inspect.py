@@ -55,14 +55,28 @@ def inspect(
 
 def _describe(saved: Saved) -> dict[str, Any]:
     """The content of a file as plain data."""
-    info = saved.describe()
+    from ..fields import naming
+
+    info, built = saved.describe(), None
     kind = info.get("kind")
     if kind in ("model", "encoder", "bank"):
         from ..persistence import build
 
         built = build(saved)
     common = {"path": str(saved.path), "kind": kind, "format": info.get("version")}
-    match kind:
+    with naming(saved.path, "shown"):
+        special = _special(info, built)
+    training = info.get("training") or {}
+    notes = {"provenance": info.get("provenance"), "shapes": info["shapes"]}
+    return {**common, **special, "training": training, **notes}
+
+
+def _special(info: Mapping[str, Any], built: Any) -> dict[str, Any]:
+    """What files of a kind have besides what all files have."""
+    from ..fields import entry
+
+    special: dict[str, Any] = {}
+    match info.get("kind"):
         case "model":
             special = {"model": info["model"], **_sizes(built)}
         case "encoder":
@@ -72,23 +86,19 @@ def _describe(saved: Saved) -> dict[str, Any]:
             encoders = [_encoder(each, encoder) for each, encoder in pairs]
             special = {"shared": info["shared"], "encoders": encoders}
         case "separator":
-            special = {"encoder": info["encoder"], "features": info["features"]}
+            special = {name: entry(info, name, dict) for name in ("encoder", "features")}
         case "speakers":
-            special = {
-                "names": info["names"],
-                "envelope": info["envelope"],
-                "recipe": info["recipe"],
-            }
+            names = entry(info, "names", list[str])
+            special = {"names": names, "envelope": entry(info, "envelope", dict)}
+            special["recipe"] = info.get("recipe")
         case "alignment":
-            names = ("model", "transformation", "size", "factor", "white")
-            special = {name: info[name] for name in names}
+            kinds = {"model": dict, "transformation": dict, "size": list, "factor": int}
+            special = {name: entry(info, name, kind) for name, kind in kinds.items()}
+            special["white"] = entry(info, "white", float)
         case "checkpoint":
-            special = {"settings": info["settings"], "steps": info["history"]["steps"]}
-        case _:
-            special = {}
-    training = info.get("training") or {}
-    notes = {"provenance": info.get("provenance"), "shapes": info["shapes"]}
-    return {**common, **special, "training": training, **notes}
+            special = {"settings": entry(info, "settings", dict)}
+            special["steps"] = entry(entry(info, "history", dict), "steps", int)
+    return special
 
 
 def _encoder(info: Mapping[str, Any], encoder: Any) -> dict[str, Any]:

@@ -7,7 +7,9 @@ only typer and the standard library at the top, everything else inside the funct
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Callable
 from typing import Annotated
 
@@ -73,5 +75,7 @@ for _command in COMMANDS:
 
 
 def main() -> None:
-    """Entry point of the installed command and of ``python -m pursuit``."""
+    """Run the command; `pursuit.__main__` is the entry point."""
+    if sys.stderr is None:  # it was closed
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     app(prog_name="pursuit")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 import signal
@@ -14,11 +15,14 @@ from typing import IO, Any
 import numpy as np
 
 from .._words import listed
-from ..files import signals_wait, whole
+from ..files import as_target, signals_wait, whole
+from ..whole_files import UNNAMED, claimed
 
 Array = np.ndarray[Any, Any]
 
 WRITABLE = (".npy", ".npz", ".csv")
+#: how the names of temporary folders begin
+START = ".pursuit-"
 
 
 def check_output(
@@ -27,13 +31,13 @@ def check_output(
     """Raise an error if a file cannot be written there, or would replace one of the inputs."""
     if suffixes and path.suffix.lower() not in suffixes:
         raise ValueError(f"{path} must end in {listed(suffixes, 'or')}")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} to")
-    _require_writable(path.parent / f".{path.name}.{secrets.token_hex(4)}.part", path)
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder; give the name of a file")
-    if path.exists() and not path.is_file():
-        raise ValueError(f"{path} is a device, not a file; give the name of a file")
+    try:
+        target = as_target(path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    _require_writable(target.parent, path)
     for source in inputs:
         if source.resolve() == path.resolve() or (
             source.exists() and path.exists() and source.samefile(path)
@@ -46,17 +50,22 @@ def check_folder(path: Path) -> None:
     existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if not existing.is_dir():
         raise ValueError(f"{existing} is a file; give the name of a folder")
-    _require_writable(existing / f".{secrets.token_hex(4)}.part", path)
+    _require_writable(existing, path)
 
 
-def _require_writable(trial: Path, what: Path) -> None:
-    """Raise an OSError that names `what` if the file `trial` cannot be created."""
+def _require_writable(folder: Path, what: Path) -> None:
+    """Raise an OSError that names `what` if no file can be created in a folder."""
+    trial = folder / f".{secrets.token_hex(4)}.part"
     try:
         trial.touch(exist_ok=False)
         trial.unlink()
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise OSError(f"{what} cannot be written: {reason}; give another name") from error
+        raise _unwritable(what, error) from error
+
+
+def _unwritable(what: Path, error: OSError) -> OSError:
+    reason = (error.strerror or str(error)).lower()
+    return OSError(f"{what} cannot be written: {reason}; give another name")
 
 
 @contextmanager
@@ -104,18 +113,28 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
     They replace files of the same names, and others stay. After an error nothing has changed.
     """
-    with termination_as_exception(), made_folder(path):
-        place = path / f".{secrets.token_hex(4)}.part"
-        place.mkdir()
+    with termination_as_exception(), made_folder(path), claimed(path, START, os.mkdir) as place:
         try:
             yield place
             with signals_wait():
                 for file in sorted(file for file in place.rglob("*") if file.is_file()):
                     target = path / file.relative_to(place)
                     target.parent.mkdir(exist_ok=True)
-                    file.replace(target)
+                    file.replace(as_target(target))
+        except OSError as error:
+            raise _named(error, place, path) from error
         finally:
             shutil.rmtree(place, ignore_errors=True)
+
+
+def _named(error: OSError, place: Path, path: Path) -> OSError:
+    """The error with the name of a file in the folder `path` instead of in the temporary one."""
+    if error.filename is None and error.errno in UNNAMED:
+        return OSError(error.errno, error.strerror, str(path))
+    if error.filename is not None and Path(error.filename).is_relative_to(place):
+        inside = path / Path(error.filename).relative_to(place)
+        return OSError(error.errno, error.strerror, str(inside))
+    return error
 
 
 @contextmanager

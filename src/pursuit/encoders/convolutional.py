@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 #: the factor of the learning rates of what starts at zero and adds to the signal of all layers
 CAREFUL = 0.3
+#: the most entries of a kernel
+MOST_WEIGHTS = 2**24
 
 
 class ConvolutionalEncoder(Encoder):
@@ -109,6 +112,7 @@ class ConvolutionalEncoder(Encoder):
         atoms, channels = len(operator.dictionary), operator.channels
         alpha = model.step_constant
         kernels = operator.dictionary.detach().reshape(atoms, channels, *as_plane(operator.kernel))
+        _require_few("window", atoms, channels * (1 + len(averages)), window, kernels.shape[3])
         weight = kernels.new_zeros(
             atoms, channels * (1 + len(averages)), window if causal else kernels.shape[2],
             kernels.shape[3],
@@ -310,12 +314,15 @@ class ConvolutionalEncoder(Encoder):
         taps = [range(-r, r + 1) for r in self.reach]
         if self.causal:
             taps[0] = range(-self.reach[0], 1)
+        _require_few("reach", *exact.shape[:2], len(taps[0]), len(taps[1]))
         start = exact.new_zeros(*exact.shape[:2], len(taps[0]), len(taps[1]))
-        for i, first in enumerate(taps[0]):
-            for j, second in enumerate(taps[1]):
-                lag = centre[0] + steps[0] * first, centre[1] + steps[1] * second
-                if all(0 <= n < side for n, side in zip(lag, exact.shape[2:], strict=True)):
-                    start[:, :, i, j] = exact[:, :, lag[0], lag[1]]
+        # along each axis the taps that fall on a lag of ista, with this lag
+        pairs = (
+            [(k, middle + step * tap) for k, tap in enumerate(each) if 0 <= middle + step * tap < n]
+            for each, middle, step, n in zip(taps, centre, steps, exact.shape[2:], strict=True)
+        )
+        for (i, first), (j, second) in product(*pairs):
+            start[:, :, i, j] = exact[:, :, first, second]
         return nn.Parameter(start)
 
     def _one_sided(self, model: SparseModel) -> Tensor | None:
@@ -394,6 +401,15 @@ def _check_causal(
             "causal=True needs signals with two axes, the first of them time, and atoms of one "
             f"frame with stride 1 along it, got shape {operator.shape}, kernel {operator.kernel}, "
             f"stride {operator.stride}"
+        )
+
+
+def _require_few(name: str, *sides: int) -> None:
+    """Raise a ValueError if a kernel of weights would be too large."""
+    if math.prod(sides) > MOST_WEIGHTS:
+        shape = " x ".join(map(str, sides))
+        raise ValueError(
+            f"{name} is too large: {shape} weights, at most {MOST_WEIGHTS} are allowed"
         )
 
 

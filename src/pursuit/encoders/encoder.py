@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._checks import dtype_name, is_eager, require_device, require_width
+from .._checks import as_tensor, dtype_name, is_eager, require_device, require_width
 from .._registry import Registered, name_of
 from ..descriptions import describe_model
 from ..models import SparseModel, require_model
@@ -252,6 +252,7 @@ class Encoder(Registered, nn.Module):
             raise TypeError(
                 f"x must be a tensor, got {type(x).__name__}; convert it with torch.as_tensor(x)"
             )
+        as_tensor(x, "x")  # not a sparse one
         if x.ndim == 0:
             raise ValueError("x must have at least one dimension (features), got a single number")
         require_width(x, self._template.features, "x", "features", "the encoder's dictionary")

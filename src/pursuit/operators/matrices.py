@@ -153,6 +153,11 @@ def as_dictionary(values: ArrayLike, name: str) -> Tensor:
     """Return a dictionary as a valid float matrix without zero atoms, or raise an error."""
     dictionary = as_float_matrix(values, name, "features")
     if not is_meta(dictionary):
+        if not bool(torch.isfinite(dictionary.detach().square().sum())):
+            raise ValueError(
+                f"the numbers of {name} are too large, up to {float(dictionary.abs().max()):.1e}; "
+                "divide them by a constant"
+            )
         dead = (dictionary.detach() == 0).all(dim=1).nonzero().flatten()
         if len(dead) > 0:
             raise ValueError(

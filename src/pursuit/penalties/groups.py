@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import combinations
 from typing import Any
 
@@ -168,8 +169,7 @@ class _Level:
             )
         self.reach = max(owner) + 1
         self.singletons = len(owner) == len(self.groups)
-        self._labels = torch.full((self.reach,), len(self.groups), dtype=torch.long)
-        self._labels[list(owner)] = torch.tensor(list(owner.values()))
+        self._owner = owner
         self._first = torch.tensor([group[0] for group in self.groups])
 
     def check(self, size: int) -> None:
@@ -182,10 +182,16 @@ class _Level:
 
     def labels(self, size: int, device: torch.device | None = None) -> Tensor:
         """Return the group of each coefficient, len(groups) for those in none."""
-        self.check(size)
+        self.check(size)  # before memory for so many coefficients is allocated
         labels = self._labels.to(device)
         if size > self.reach:
             labels = torch.cat([labels, labels.new_full((size - self.reach,), len(self.groups))])
+        return labels
+
+    @cached_property
+    def _labels(self) -> Tensor:
+        labels = torch.full((self.reach,), len(self.groups), dtype=torch.long)
+        labels[list(self._owner)] = torch.tensor(list(self._owner.values()))
         return labels
 
     def norms(self, v: Tensor) -> Tensor:

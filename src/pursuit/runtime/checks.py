@@ -14,6 +14,8 @@ NATIVE = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 def require(array: object, name: str, dtype: Any, shape: tuple[int | None, ...]) -> Array:
+    if array is None:
+        raise ValueError(f"{name} is missing")
     if not isinstance(array, np.ndarray) or array.dtype != dtype:
         given = getattr(array, "dtype", type(array).__name__)
         raise ValueError(f"{name} must be an array of {np.dtype(dtype)}, got {given}")
@@ -44,6 +46,9 @@ def require_range(array: Array, name: str, low: int, end: int) -> None:
 
 def as_signals(x: Any, features: int) -> Array:
     """Return signals (n, features) or (features,) as an array (n, features) of real numbers."""
+    layout = str(getattr(x, "layout", "strided"))  # of a tensor; torch is not imported here
+    if not layout.endswith("strided"):
+        raise TypeError("x must be a dense tensor, got a sparse one; convert it with x.to_dense()")
     signals = np.asarray(x)
     if signals.ndim == 1:
         signals = signals[None]

@@ -49,6 +49,8 @@ FIELDS = (
     "memory",
     "couplings",
 )
+#: the most numbers of a layer's input with what is around it, unless the plane itself has more
+MOST_AROUND = 2**24
 #: multiplications that justify a thread
 WORTH_A_THREAD = 2**26
 #: multiplications from which on BLAS is kept from starting threads
@@ -458,8 +460,21 @@ def _check_codes(program: ConvolutionProgram) -> None:
                 f"couplings must have odd numbers of taps, got {first} x {second}"
                 + (", any number of frames apart" if program.causal else "")
             )
-    for steps in program.coupling_dilations:
+    for steps, coupling in zip(program.coupling_dilations, program.couplings, strict=True):
         _require_sides(steps, "coupling_dilations")
+        _require_near(program, steps, coupling)
+
+
+def _require_near(program: ConvolutionProgram, steps: Sides, coupling: Array) -> None:
+    """Check that the input of a layer and what is kept around it are not too large."""
+    first, second = program.positions
+    above, left = (d * (taps - 1) for d, taps in zip(steps, coupling.shape[2:], strict=True))
+    around = program.atoms * (first + above) * (second + left)
+    if around > max(MOST_AROUND, 9 * program.atoms * first * second):
+        raise ValueError(
+            f"coupling_dilations must not reach far beyond {first} x {second} positions, "
+            f"got {steps} between {coupling.shape[2]} x {coupling.shape[3]} taps"
+        )
 
 
 def _require_sides(sides: object, name: str) -> None:

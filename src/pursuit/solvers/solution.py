@@ -44,6 +44,8 @@ class Solution:
         return self.gap / self.objective.clamp_min(torch.finfo(self.codes.dtype).eps)
 
     def __repr__(self) -> str:
+        if len(self.codes) == 0:
+            return f"Solution(method={self.method!r}, rows=0)"
         return (
             f"Solution(method={self.method!r}, rows={len(self.codes)}, "
             f"converged={int(self.converged.sum())}, iterations={self.iterations}, "

@@ -85,6 +85,10 @@ def solve(
     masked = observed is not None
     solver = choose(model, masked) if method == "auto" else _fitting(method, model, masked)
     logger.debug("solving %r with %s", model, solver.name)
+    if len(signals) == 0:
+        none = torch.zeros(0, dtype=torch.float64, device=signals.device)
+        codes = signals.new_zeros(0, model.code_size)
+        return Solution(codes, none, none, 0, none.bool(), solver.name)
     most = solver.max_iter if max_iter is None else max_iter
     problem = Problem(model.to(signals.dtype), signals, observed, start, float(tol), most)
     with torch.no_grad():

@@ -6,6 +6,7 @@ reduced scale, and the transformations that are found there are applied in full 
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,6 +29,7 @@ from ..alignment import (
     align_together,
 )
 from ..descriptions import describe_model, restore_model
+from ..fields import arguments, entry
 from ..models import RobustPCA
 from ..progress import Callback
 from .stack import Array, Source, Stack, read_stack
@@ -104,15 +106,22 @@ class AlignmentModel:
             )
         try:
             tensors = {name: torch.from_numpy(array) for name, array in saved.arrays.items()}
-            model = restore_model(info["model"], tensors)
-            window = info["transformation"]
-            kind = TRANSFORMATIONS[window["kind"]]
-            (height, width), factor, white = info["size"], info["factor"], info["white"]
-            if not isinstance(model, RobustPCA) or factor < 1 or white <= 0:
+            model = restore_model(info.get("model"), tensors)
+            window = entry(info, "transformation", dict)
+            kind = TRANSFORMATIONS.get(entry(window, "kind", str))
+            height, width = entry(info, "size", tuple[int, int])
+            factor, white = (
+                entry(info, "factor", int, least=1),
+                entry(info, "white", float, least=0),
+            )
+            if not isinstance(model, RobustPCA) or kind is None or white == 0:
                 raise ValueError("it does not describe aligned pictures")
-            transformation = kind(window["size"], window["limit"])
+            given = {name: window[name] for name in ("size", "limit") if name in window}
+            transformation = kind(**arguments(given, kind))
+            if model.features != math.prod(transformation.size):
+                raise ValueError(f"its atoms must be windows of {transformation.size}")
             transformation.room((height // factor, width // factor))
-        except (KeyError, TypeError, ValueError) as error:
+        except (TypeError, ValueError) as error:
             raise ValueError(f"{path} cannot be loaded: {one_line(error)}") from error
         return cls(model, transformation, (height, width), factor, white)
 
