@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._native import kernels
-from ..certificates import ROUNDING
+from ..certificates import rounding_unit
 from ..models import SparseModel
 from .solution import Problem, Result, Solver
 from .tiles import Array, Rows, as_array, run
@@ -77,13 +77,13 @@ class _Kernel:
         self.solve = getattr(kernels, name)
         self.constants = _dictionary(as_array(model.dictionary), robust.lam_star)
         self.constants |= robust._asdict() | {"tol": tol, "max_iter": max_iter}
+        self.constants["rounding"] = rounding_unit(model)
 
     def __call__(self, problem: Problem) -> Result:
         return run(self.solve_tile, problem)
 
     def solve_tile(self, x: Array, rows: Rows) -> None:
         self.solve(x, **self.constants, **rows._asdict())
-        rows.gap[:] += ROUNDING * rows.objective
 
 
 def _dictionary(d0: Array, lam_star: float) -> dict[str, Any]:
