@@ -296,7 +296,7 @@ def judge(rng: Rng, family: Callable[[Rng], Case]) -> None:
     name = method if method != "auto" else pu.solvers.solve.choose(model).name
     slow = name in ("ista", "fista", "greedy", "block_greedy", "restart", "nonnegative")
     tol = float(rng.choice([1e-3, 1e-6, 1e-9, 0.0], p=[0.2, 0.6, 0.15, 0.05]))
-    most = STEPS if slow else None if tol else 50
+    most = STEPS if slow else 500 if name == "huber_fista" else None if tol else 50
     with np.errstate(all="ignore"):
         solution = pu.solve(model, case.x, method, tol, most)
         what = (

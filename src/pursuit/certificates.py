@@ -215,12 +215,9 @@ class Certificate:
             self.cone[model.stored_size :] = False
         self.unit = rounding_unit(model)
         self.norms = model.operator.squared_norms().sqrt()
-        self.correlation_error = self.unit * torch.sqrt(
-            self.norms.square() + self.curvature * self.augmented
-        )
+        self.correlation_error = self.unit * self.norms
         # products with the unit vectors of an identity block have no error
         self.correlation_error[model.stored_size :] = 0
-        self.gauge_error = self.penalty.gauge(self.correlation_error[None])
         self.projector = _orthonormal_rows(self._atoms(self.free)) if self.free.any() else None
         self.direction = self._strictly_feasible_direction() if self.cone.any() else None
 
@@ -252,10 +249,10 @@ class Certificate:
         extra = (codes * ridge).sum(dim=-1)
         effective = model.correlate(nu) - ridge
         reach = torch.linalg.vector_norm(nu, dim=-1)
-        gauge = self.penalty.gauge(effective) + self.gauge_error * (reach.square() + extra).sqrt()
-        factor = 1 / gauge.clamp_min(1)
-        u, nu = effective * factor.unsqueeze(-1), nu * factor.unsqueeze(-1)
-        error = self.correlation_error * (reach * factor).unsqueeze(-1)
+        error = self.correlation_error * reach.unsqueeze(-1) + self.unit * ridge.abs()
+        outward = torch.where(self.sign | (effective > 0), error, -error)
+        factor = 1 / self.penalty.gauge(effective + outward).clamp_min(1)
+        u, nu, error = (part * factor.unsqueeze(-1) for part in (effective, nu, error))
         gap = (residual - nu).square().sum(dim=-1) / 2 + (1 - factor).square() * extra / 2
         gap = gap + self.penalty.value(codes) - (codes * u)[..., ~self.conjugate].sum(dim=-1)
         if self.conjugate.any():

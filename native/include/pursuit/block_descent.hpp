@@ -76,7 +76,7 @@ public:
         }
         for (int i = 0; i < q; i++) {
             floor[i] = nonnegative ? -UNBOUNDED : -w[i];
-            atom_norms[i] = std::sqrt(gram(i, i));
+            atom_norms[i] = std::sqrt(product(p.atoms.row(i), p.atoms.row(i)));
         }
     }
 
@@ -137,7 +137,7 @@ private:
     std::vector<std::int64_t> seen;  // the iteration in which a block was last descended
     std::vector<double> residual;    // x - z D
     std::vector<double> lost;        // the part of the signal that is lost by storing the codes
-    std::vector<double> atom_norms;  // ||D_i||, of the atom with its ridge as a further entry
+    std::vector<double> atom_norms;  // ||D_i||
     int count = 0;                   // the size of the support
     std::ptrdiff_t stride = 0;       // of the Hessian
     std::unique_ptr<double[]> hessian;  // as large as the largest support, but only touched where used
@@ -277,30 +277,29 @@ private:
     ///
     ///     gap = 1/2 ||s - k r||^2 + (penalty(code) - k code'u),
     ///
-    /// where a ridge counts as a further entry -sqrt(ridge) z of a residual. A correlation of r is wrong
-    /// by e ||D_i|| ||r|| at most, e = `rounding`, and as much is added to u before its gauge is
+    /// where a ridge counts as a further entry -sqrt(ridge) z of a residual. u_i is wrong by
+    /// e (||D_i|| ||r|| + ridge_i |z_i|) at most, e = `rounding`, which is added before the gauge is
     /// computed; the gap receives e (a sqrt(2 F) + e a^2 + F), a = ||x|| + sum_i |z_i| ||D_i||.
     void finish(const double* x, double* code, double& objective, double& gap) {
         std::copy_n(x, m, residual.data());
         std::fill(lost.begin(), lost.end(), 0.0);
-        double magnitude = std::sqrt(energy), square = 0, extra = 0, penalty = 0;
+        double magnitude = std::sqrt(energy), extra = 0, penalty = 0;
         for (int i = 0; i < q; i++) {
             code[i] = p.single ? static_cast<double>(static_cast<float>(z[i])) : z[i];
             magnitude += atom_norms[i] * std::abs(code[i]);
             penalty += w[i] * std::abs(code[i]);
             extra += p.ridge[i] * code[i] * code[i];
-            square += p.ridge[i] * z[i] * z[i];
             if (z[i] != 0) add_multiple(-z[i], p.atoms.row(i), residual.data());
             if (z[i] != code[i]) add_multiple(z[i] - code[i], p.atoms.row(i), lost.data());
         }
         for (int r = 0; r < blocks; r++) penalty += v[r] * norm_of(code, r);
-        square += product(residual.data(), residual.data());
-        const double error = p.rounding * std::sqrt(square);
+        const double length = std::sqrt(product(residual.data(), residual.data()));
         double pull = 0;
         for (int i = 0; i < q; i++) {
             u[i] = product(p.atoms.row(i), residual.data()) - p.ridge[i] * z[i];
             pull += code[i] * u[i];
-            u[i] += (nonnegative || u[i] > 0 ? error : -error) * atom_norms[i];
+            const double error = p.rounding * (atom_norms[i] * length + p.ridge[i] * std::abs(z[i]));
+            u[i] += nonnegative || u[i] > 0 ? error : -error;
         }
         const double k = 1 / gauge();
         double fit = 0, miss = 0;

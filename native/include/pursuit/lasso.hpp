@@ -62,7 +62,7 @@ public:
         for (int i = 0; i < q; i++) {
             const double inverse_weight = 1 / p.lam[i];
             inverse_lam[i] = static_cast<S>(inverse_weight);
-            norms[i] = std::sqrt(p.exact_gram(i, i));
+            norms[i] = std::sqrt(dot(p.atoms.row(i), p.atoms.row(i)));
             steepest = std::max(steepest, norms[i] * inverse_weight);
         }
         const double eps = std::max<double>(std::numeric_limits<S>::epsilon(), std::numeric_limits<X>::epsilon());
@@ -121,7 +121,7 @@ private:
     std::vector<double> inverse;  // G_AA^{-1}, with padded rows
     std::vector<double> residual;
     std::vector<double> lost;   // the part of the signal that is lost by storing the code
-    std::vector<double> norms;  // ||D_i||, of the atom with its ridge as a further entry
+    std::vector<double> norms;  // ||D_i||
     std::vector<double> dense;  // a code, or a copy of z
     std::vector<double> exact_u;
 
@@ -455,14 +455,15 @@ private:
     /// computed again. `moved` bounds ||change of z D|| since the search. `target` receives the exact
     /// correlations on the support.
     ///
-    /// Rounding: a correlation of r is wrong by e ||D_i|| ||r|| at most, e = `rounding`, for which the
-    /// gauge is raised; the gap receives e (a sqrt(2 F) + e a^2 + F), a = ||x|| + sum_i |z_i| ||D_i||.
+    /// Rounding: u_i is wrong by e (||D_i|| ||r|| + ridge_i |z_i|) at most, e = `rounding`, for which
+    /// the gauge is raised; the gap receives e (a sqrt(2 F) + e a^2 + F), a = ||x|| + sum_i |z_i| ||D_i||.
     void store(double moved, double& objective, double& bound) {
         std::fill_n(code, q, X(0));
         std::copy_n(x, m, residual.data());
         subtract_atoms(z.data(), residual.data());
         const double* r = residual.data();
         double quadratic = dot(r, r);
+        const double error = p.rounding * std::sqrt(quadratic);
         double gauge = 1, penalty = 0, product = 0, cross = 0, total = 0, most = 0;
         for (int k = 0; k < size; k++) {
             const int i = active[k];
@@ -476,7 +477,7 @@ private:
             cross += exact * (z[k] - value);
             total += norms[i] * std::abs(z[k]);
             most += norms[i] * std::abs(z[k] - value);
-            gauge = std::max(gauge, one_sided(exact) / p.lam[i]);
+            gauge = std::max(gauge, (one_sided(exact) + p.rounding * p.ridge[i] * std::abs(z[k])) / p.lam[i]);
         }
         const double magnitude = std::sqrt(energy) + total;
         const int count = list_above(1 - (correlation_error * magnitude + moved) * steepest);
@@ -484,15 +485,14 @@ private:
             const int i = listed[k];
             if (code[i] == 0) gauge = std::max(gauge, one_sided(dot(p.atoms.row(i), r)) / p.lam[i]);
         }
-        gauge += p.rounding * std::sqrt(quadratic) * steepest;
+        gauge += error * steepest;
         double second = most * most;
         if (second > p.rounding * quadratic) second = lost_energy();
         const double scale = 1 / gauge, slack = 1 - scale;
         objective = 0.5 * (quadratic + 2 * cross + second) + penalty;
         bound = 0.5 * (slack * slack * quadratic + 2 * slack * cross + second) + penalty - scale * product;
         bound = std::min(std::max(bound, 0.0), objective);  // zero is a dual point too
-        const double error = p.rounding * magnitude;
-        bound += error * (std::sqrt(2 * objective) + error) + p.rounding * objective;
+        bound += p.rounding * (magnitude * std::sqrt(2 * objective) + p.rounding * magnitude * magnitude + objective);
     }
 
     /// ||d D||^2 with the ridge, d = z - code.
