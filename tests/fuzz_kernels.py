@@ -135,12 +135,14 @@ def block_coordinate(draw: Draw) -> None:
     edges = np.sort(draw.rng.integers(0, q + 1, int(draw.rng.integers(6))))
     starts = draw.keep(np.concatenate([[0], edges, [q]]).astype(np.int64))
     blocks = len(starts) - 1
+    ridge = draw.array(q, positive=True) if draw.flag() else np.zeros(q)
     kernels.block_coordinate(
-        c=draw.keep(product(x, atoms.T)), energy=draw.keep(np.square(x).sum(axis=1)),
-        gram=draw.keep(product(atoms, atoms.T)), starts=starts, w=draw.array(q, positive=True),
+        x=x, c=draw.keep(product(x, atoms.T)), energy=draw.keep(np.square(x).sum(axis=1)),
+        atoms=atoms, gram=draw.keep(product(atoms, atoms.T) + np.diag(ridge)),
+        ridge=draw.keep(ridge), starts=starts, w=draw.array(q, positive=True),
         v=draw.array(blocks, positive=True), constants=draw.array(blocks, positive=True),
         nonnegative=draw.flag(), tol=draw.tolerance(), max_iter=int(draw.rng.integers(20)),
-        **draw.rows(n, q, np.float64),
+        rounding=1e-14, single=draw.flag(), **draw.rows(n, q, np.float64),
     )  # fmt: skip
 
 
@@ -199,7 +201,8 @@ def huber(draw: Draw, name: str) -> None:
         gram=padded(gram, 8), ridge=padded(draw.array(q, q), 8), lam_star=lam_star,
         lam=draw.keep(draw.array(m, positive=True) + 1e-300), nonnegative=draw.flag(),
         step_constant=float(np.abs(np.nan_to_num(gram)).sum()) + lam_star,
-        tol=draw.tolerance(), max_iter=int(draw.rng.integers(20)), **draw.rows(n, q + m, dtype),
+        tol=draw.tolerance(), max_iter=int(draw.rng.integers(20)), rounding=1e-14,
+        **draw.rows(n, q + m, dtype),
     )  # fmt: skip
 
 

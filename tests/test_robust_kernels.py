@@ -76,7 +76,7 @@ def call(rows: int = 4, dtype: type = np.float32) -> dict[str, Any]:
     x, d0 = rng.standard_normal((rows, 17)), rng.standard_normal((9, 17))
     return _dictionary(d0, 0.5) | {
         "x": x.astype(dtype), "lam": np.full(17, 0.3), "lam_star": 0.5, "nonnegative": False,
-        "tol": 1e-6, "max_iter": 100, "codes": np.zeros((rows, 26), dtype),
+        "tol": 1e-6, "max_iter": 100, "rounding": 1e-14, "codes": np.zeros((rows, 26), dtype),
         "objective": np.empty(rows), "gap": np.empty(rows), "iterations": np.empty(rows, np.int64),
     }  # fmt: skip
 

@@ -22,8 +22,8 @@ template <class X, template <class> class Descent>
 void solve(Array2<const X> x, Array2<const double> atoms, Array2<const double> features,
            Array2<const float> single_atoms, Array2<const float> single_features, Array2<const double> gram,
            Array2<const double> ridge, Array1<const double> lam, double lam_star, double step_constant,
-           bool nonnegative, double tol, std::int64_t max_iter, Array2<X> codes, Array1<double> objective,
-           Array1<double> gap, Array1<std::int64_t> iterations) {
+           bool nonnegative, double tol, std::int64_t max_iter, double rounding, Array2<X> codes,
+           Array1<double> objective, Array1<double> gap, Array1<std::int64_t> iterations) {
     const auto signals = matrix(x);
     const int n = signals.rows, m = signals.columns, q = as_int(atoms.shape(0));
     const int depth = padded(q, HuberDictionary<double>::NARROW);
@@ -33,7 +33,7 @@ void solve(Array2<const X> x, Array2<const double> atoms, Array2<const double> f
         matrix(gram, q, depth, "gram of shape (q, q padded)"),
         matrix(ridge, q, depth, "ridge of shape (q, q padded)"),
         vector(lam, m, "lam of shape (m,)"),
-        lam_star, step_constant, nonnegative, tol, max_iter,
+        lam_star, step_constant, nonnegative, tol, max_iter, rounding,
     };
     const HuberRows<X> rows{
         signals,
@@ -51,7 +51,7 @@ void define(nb::module_& module, const char* name) {
     module.def(name, &solve<X, Descent>, given("x"), given("atoms"), given("features"), given("single_atoms"),
                given("single_features"), given("gram"), given("ridge"), given("lam"), nb::arg("lam_star"),
                nb::arg("step_constant"), nb::arg("nonnegative"), nb::arg("tol"), nb::arg("max_iter"),
-               given("codes"), given("objective"), given("gap"), given("iterations"),
+               nb::arg("rounding"), given("codes"), given("objective"), given("gap"), given("iterations"),
                "Scores and outliers of the rows of x, in place.");
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -122,6 +123,15 @@ def as_number(value: float, name: str) -> float:
     if weight.ndim != 0:
         raise ValueError(f"{name} must be one number, got shape {tuple(weight.shape)}")
     return float(weight)
+
+
+def as_count(value: int, name: str) -> int:
+    """Return an integer of at least 1."""
+    if not isinstance(value, Integral):
+        raise TypeError(f"{name} must be a whole number, got {value!r}")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}")
+    return int(value)
 
 
 def is_meta(tensor: Tensor) -> bool:

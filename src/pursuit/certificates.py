@@ -11,8 +11,7 @@ residual ``r = x - z D`` the difference of F(z) to that bound can be written as
     gap = 1/2 ||r - nu||^2 + [ h(z) + h*(u) - z'u ],
 
 a sum of non-negative terms (Fenchel-Young), so nothing cancels and the gap of an optimal code is
-zero up to rounding (for which a few units in the last place of F are added). It remains to choose
-nu close to r with h*(u) finite:
+zero up to rounding, which `rounding` bounds. It remains to choose nu close to r with h*(u) finite:
 
 * *penalised, no curvature* (Lasso, groups, trees): h*(u) is 0 on C = {u : u'z <= g(z)} and inf
   outside. Scaling ``nu = k r`` with ``k = 1 / max(1, gauge(u))`` suffices.
@@ -27,7 +26,19 @@ nu close to r with h*(u) finite:
   complement of those atoms; this is exact up to the rounding of float64.
 
 For an identity block of the dictionary (robust PCA), u is nu itself, and clipping nu to
-[-lam, lam] is closer to r than scaling it. If no feasible point is found, the gap is inf.
+[-lam, lam] is closer to r than scaling it. ``nu = 0`` is always feasible, since no penalty is
+negative; so the gap is at most F, also where no better point is found.
+
+Rounding. With ``a = ||x|| + sum_i |z_i| ||D_i||``, what is added up before it cancels, and
+``e = (q + m + 16) eps``, eps of float64, every reported objective is that of the codes up to
+
+    rho = e (a sqrt(2 F) + e a^2 + F),
+
+because each entry of a residual is a sum of q + 1 numbers whose absolute values have a sum of norm
+a at most. A gap includes rho, and the dual point is feasible in spite of the error ``e ||D_i||
+||nu||`` of a correlation u_i: gauges are computed for correlations that are larger by it. So a gap
+is an upper bound without exception, apart from free coefficients without curvature: their atoms
+count as dependent if they are so up to rounding.
 """
 
 from __future__ import annotations
@@ -39,8 +50,8 @@ from torch import Tensor
 from ._checks import ArrayLike, as_codes, as_float_matrix, as_signals, as_weight
 from .models import SparseModel, require_model
 
-#: the fraction of the objective that is added to every gap, for the rounding of both
-ROUNDING = 16 * torch.finfo(torch.float64).eps
+#: the unit of rounding of float64
+EPS = torch.finfo(torch.float64).eps
 #: rows that are certified at a time, to avoid float64 copies of a large batch
 TILE = 4096
 
@@ -50,7 +61,8 @@ def certify(
 ) -> Tensor:
     """Compute an upper bound of ``objective(codes) - optimum`` for each row.
 
-    The bound is inf where codes violate a constraint or no dual feasible point is found.
+    The bound is inf where codes violate a constraint, and the objective itself where no dual
+    feasible point but zero is found.
 
     Parameters
     ----------
@@ -148,6 +160,17 @@ def is_met(gap: Tensor, objective: Tensor, tol: float, dtype: torch.dtype) -> Te
     return (gap <= tol * objective.clamp_min(torch.finfo(dtype).eps)) & gap.isfinite()
 
 
+def rounding_unit(model: SparseModel) -> float:
+    """Return ``e = (q + m + 16) eps``, the relative rounding of sums over atoms and features."""
+    return (model.code_size + model.features + 16) * EPS
+
+
+def _rounding(unit: float, norms: Tensor, x: Tensor, codes: Tensor, objective: Tensor) -> Tensor:
+    """Bound the rounding of the objective of each row: rho in the notes of this module."""
+    size: Tensor = torch.linalg.vector_norm(x, dim=-1) + codes.abs() @ norms
+    return unit * (size * (2 * objective).sqrt() + unit * size.square() + objective)
+
+
 def round_codes(
     model: SparseModel,
     x: Tensor,
@@ -163,9 +186,11 @@ def round_codes(
     """
     if x.dtype == torch.float64:
         return codes, objective, gap
-    rounded = codes.to(x.dtype)
-    worse = model.to(torch.float64).objective(x.double(), rounded.double(), mask)
-    return rounded, worse, gap + (worse - objective).clamp_min(0)
+    rounded, model = codes.to(x.dtype), model.to(torch.float64)
+    x, codes, norms = x.double(), rounded.double(), model.operator.squared_norms().sqrt()
+    worse = model.objective(x, codes, mask)
+    error = 2 * _rounding(rounding_unit(model), norms, x, codes, worse)
+    return rounded, worse, gap + (worse - objective + error).clamp_min(0)
 
 
 class Certificate:
@@ -190,6 +215,11 @@ class Certificate:
         if self.clip is not None:  # clipping handles all outliers, also free ones
             self.free[model.stored_size :] = False
             self.cone[model.stored_size :] = False
+        self.unit = rounding_unit(model)
+        self.norms = model.operator.squared_norms().sqrt()
+        self.correlation_error = self.unit * self.norms
+        # products with the unit vectors of an identity block have no error
+        self.correlation_error[model.stored_size :] = 0
         self.projector = _orthonormal_rows(self._atoms(self.free)) if self.free.any() else None
         self.direction = self._strictly_feasible_direction() if self.cone.any() else None
 
@@ -211,24 +241,31 @@ class Certificate:
         residual = model.residual(x, codes, mask)
         value = model.penalty.value(codes)
         objective = residual.square().sum(dim=-1) / 2 + value
+        length = torch.linalg.vector_norm(residual, dim=-1)
+        rounding = _rounding(self.unit, self.norms, x, codes, objective)
         nu = self._candidate(residual, mask)
         if nu is None:
-            return objective, torch.full_like(objective, torch.inf)
+            return objective, objective + rounding
         # the ridge of penalised coefficients as data: extra residuals -sqrt(c) z
         ridge = codes * (self.curvature * self.augmented)
         extra = (codes * ridge).sum(dim=-1)
         effective = model.correlate(nu) - ridge
-        factor = 1 / self.penalty.gauge(effective).clamp_min(1)
-        u, nu = effective * factor.unsqueeze(-1), nu * factor.unsqueeze(-1)
-        charge = self.penalty.value(codes)
+        reach = torch.linalg.vector_norm(nu, dim=-1)
+        error = self.correlation_error * reach.unsqueeze(-1) + self.unit * ridge.abs()
+        outward = torch.where(self.sign | (effective > 0), error, -error)
+        factor = 1 / self.penalty.gauge(effective + outward).clamp_min(1)
+        u, nu, error = (part * factor.unsqueeze(-1) for part in (effective, nu, error))
         gap = (residual - nu).square().sum(dim=-1) / 2 + (1 - factor).square() * extra / 2
-        gap = gap + charge - (codes * u).sum(dim=-1)
+        gap = gap + self.penalty.value(codes) - (codes * u)[..., ~self.conjugate].sum(dim=-1)
         if self.conjugate.any():
-            gap = gap + self._conjugate_terms(codes, u)
+            gap = gap + self._conjugate_terms(codes, u, error)
+        # a shift can make nu longer than the residual, which rho allows for
+        longer = torch.where(reach > length, reach / length.clamp_min(EPS * reach), 1.0)
+        rounding = rounding * longer
+        gap = gap.clamp_min(0)
         # the sign conditions that no scaling achieves; they do not hold for NaN
-        gap = torch.where((u[..., self.cone] <= 0).all(dim=-1), gap, torch.inf)
-        # a sum of non-negative terms; rounding alone could make it negative or too small
-        return objective, gap.clamp_min(0) + ROUNDING * objective
+        feasible = ((u + error)[..., self.cone] <= 0).all(dim=-1)
+        return objective, torch.where(feasible & (gap < objective), gap, objective) + rounding
 
     def _candidate(self, residual: Tensor, mask: Tensor | None) -> Tensor | None:
         """Return the residual, clipped, projected and shifted so that scaling suffices."""
@@ -256,8 +293,7 @@ class Certificate:
         correlation of an atom does not decrease (a mask can cause that) become infinite.
         """
         atoms = self._atoms(self.cone)
-        rounding = torch.finfo(nu.dtype).eps * nu.shape[-1]
-        margin = rounding * nu.norm(dim=-1, keepdim=True) * atoms.norm(dim=-1)
+        margin = 2 * self.unit * nu.norm(dim=-1, keepdim=True) * atoms.norm(dim=-1)
         correlation = nu @ atoms.T
         slope = direction.expand_as(nu) @ atoms.T
         excess = (correlation + margin).clamp_min(0)
@@ -265,11 +301,16 @@ class Certificate:
         length = torch.where(needed & (excess > 0), excess / (-slope).clamp_min(0), 0.0)
         return nu + length.amax(dim=-1, keepdim=True) * direction
 
-    def _conjugate_terms(self, codes: Tensor, u: Tensor) -> Tensor:
-        """Return the sum of ``c/2 z^2 + h*(u)`` over unpenalised coefficients with curvature."""
-        c, z, v = (t[..., self.conjugate] for t in (self.curvature, codes, u))
-        v = torch.where(self.sign[self.conjugate], v.clamp_min(0), v)
-        return (c * z.square() + v.square() / c).sum(dim=-1) / 2
+    def _conjugate_terms(self, codes: Tensor, u: Tensor, error: Tensor) -> Tensor:
+        """Return the sum of ``c/2 z^2 + h*(u) - z u`` over unpenalised coefficients with curvature.
+
+        With v the part of u that counts, ``(v - c z)^2 / (2 c) + z (v - u)`` is the same, and
+        nothing cancels; v is taken at the distance from c z that `error` allows.
+        """
+        c, z, v, e = (t[..., self.conjugate] for t in (self.curvature, codes, u, error))
+        part = torch.where(self.sign[self.conjugate], v.clamp_min(0), v)
+        miss = (part - c * z).abs() + e
+        return (miss.square() / (2 * c) + z * (part - v)).sum(dim=-1)
 
     def _atoms(self, which: Tensor) -> Tensor:
         """Return the atoms of some coefficients, shape (k, m)."""

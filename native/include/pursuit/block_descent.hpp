@@ -5,7 +5,8 @@
 //     1/2 z'Gz - c'z + 1/2 energy + sum_i w_i |z_i| + sum_r v_r ||z_r||,
 //
 // optionally with z >= 0. Greedy descent over blocks finds the support, Newton steps on that support
-// converge, and a duality gap certifies the result. Tests are written so that NaN ends an iteration.
+// converge, and a duality gap certifies the result, from the residual x - z D, because the sums above
+// cancel where it is small. Tests are written so that NaN ends an iteration.
 // Infinities keep their meaning: the subdifferential at zero of a non-negative code begins at -inf.
 #pragma once
 
@@ -24,7 +25,9 @@ namespace pursuit {
 
 /// What all rows share. The coefficients of a block are adjacent.
 struct BlockProblem {
-    Matrix<const double> gram;          // D D', (q, q), possibly plus a non-negative diagonal
+    Matrix<const double> atoms;         // D, (q, m)
+    Matrix<const double> gram;          // D D' + diag(ridge), (q, q)
+    Vector<const double> ridge;         // (q,), non-negative
     Vector<const std::int64_t> starts;  // block r holds starts[r] <= i < starts[r + 1], (R + 1,)
     Vector<const double> w;             // weights of the coefficients, (q,), non-negative
     Vector<const double> v;             // weights of the blocks, (R,), non-negative
@@ -32,10 +35,13 @@ struct BlockProblem {
     bool nonnegative;
     double tol;             // a row is done when gap <= tol * objective ...
     std::int64_t max_iter;  // ... or after this number of iterations; 0 evaluates the start
+    double rounding;        // relative rounding of a sum over atoms and features, see `finish`
+    bool single;            // whether codes are rounded to float
 };
 
 /// The rows of a tile, and what is written for them.
 struct BlockRows {
+    Matrix<const double> x;       // (n, m)
     Matrix<const double> c;       // (n, q)
     Vector<const double> energy;  // (n,)
     Matrix<double> codes;         // the start on entry, (n, q)
@@ -47,8 +53,10 @@ struct BlockRows {
 class BlockSolver {
 public:
     explicit BlockSolver(const BlockProblem& problem)
-        : gram(problem.gram),
+        : p(problem),
+          gram(problem.gram),
           q(problem.w.size),
+          m(problem.atoms.columns),
           blocks(problem.v.size),
           nonnegative(problem.nonnegative),
           tol(problem.tol),
@@ -57,7 +65,7 @@ public:
           w(problem.w.begin(), problem.w.end()),
           v(problem.v.begin(), problem.v.end()),
           floor(q), inverse_constants(blocks), z(q), u(q), low(q), high(q), norms(blocks), a(q), b(q),
-          direction(q), trial(q), trial_u(q), support(q), seen(blocks),
+          direction(q), trial(q), trial_u(q), support(q), seen(blocks), residual(m), lost(m), atom_norms(q),
           hessian(new double[static_cast<std::size_t>(q) * (q + 1 + PIECE)]) {
         for (int r = 0; r < blocks; r++) {
             inverse_constants[r] = 1 / std::max(problem.constants[r], TINY);
@@ -66,11 +74,13 @@ public:
             w[starts[r]] += v[r];
             v[r] = 0;
         }
-        for (int i = 0; i < q; i++) floor[i] = nonnegative ? -UNBOUNDED : -w[i];
+        for (int i = 0; i < q; i++) {
+            floor[i] = nonnegative ? -UNBOUNDED : -w[i];
+            atom_norms[i] = std::sqrt(product(p.atoms.row(i), p.atoms.row(i)));
+        }
     }
 
-    /// Solve every row. Objective and gap are those of the codes as stored; the gap is infinite where
-    /// a coefficient without any weight keeps a correlation.
+    /// Solve every row. Objective and gap are those of the codes as stored.
     void solve(const BlockRows& rows) {
         for (int k = 0; k < rows.c.rows; k++) {
             c = rows.c.row(k);
@@ -78,9 +88,7 @@ public:
             double* code = rows.codes.row(k);
             begin(code);
             rows.iterations[k] = max_iter > 0 ? solve_row() : 0;
-            std::copy_n(z.data(), q, code);
-            if (rows.iterations[k] > 0) begin(code);  // without the rounding of all updates of u
-            certify(rows.objective[k], rows.gap[k]);
+            finish(rows.x.row(k), code, rows.objective[k], rows.gap[k]);
         }
     }
 
@@ -105,8 +113,9 @@ private:
     static constexpr int TOGETHER = 4;
     static constexpr int PIECE = 2 * LANES<double>;
 
+    const BlockProblem p;
     const Matrix<const double> gram;
-    const int q, blocks;
+    const int q, m, blocks;
     const bool nonnegative;
     const double tol;
     const std::int64_t max_iter;
@@ -126,6 +135,9 @@ private:
     std::vector<double> direction, trial, trial_u;
     std::vector<int> support;
     std::vector<std::int64_t> seen;  // the iteration in which a block was last descended
+    std::vector<double> residual;    // x - z D
+    std::vector<double> lost;        // the part of the signal that is lost by storing the codes
+    std::vector<double> atom_norms;  // ||D_i||
     int count = 0;                   // the size of the support
     std::ptrdiff_t stride = 0;       // of the Hessian
     std::unique_ptr<double[]> hessian;  // as large as the largest support, but only touched where used
@@ -247,15 +259,86 @@ private:
             zc += code[i] * c[i];
         }
         for (int r = 0; r < blocks; r++) penalty += v[r] * norms[r];
-        double residual = energy - zc - zu;
-        residual = residual < 0 ? 0 : residual;  // not std::max, which may swallow a NaN
-        objective = 0.5 * residual + penalty;
+        double square = energy - zc - zu;
+        square = square < 0 ? 0 : square;  // not std::max, which may swallow a NaN
+        objective = 0.5 * square + penalty;
         const double theta = gauge();
         gap = UNBOUNDED;
         if (theta == UNBOUNDED) return;
         const double k = 1 / theta, slack = k * (theta - 1);
-        gap = 0.5 * slack * slack * residual + (penalty - k * zu);
+        gap = 0.5 * slack * slack * square + (penalty - k * zu);
         gap = gap < 0 ? 0 : gap;
+    }
+
+    /// Write the codes and compute objective and gap of what was written.
+    ///
+    /// The dual point is the residual r of z before it is rounded to the stored code, scaled by
+    /// k = 1 / max(1, gauge(u)), u = D r. With the residual s of the code,
+    ///
+    ///     gap = 1/2 ||s - k r||^2 + (penalty(code) - k code'u),
+    ///
+    /// where a ridge counts as a further entry -sqrt(ridge) z of a residual. u_i is wrong by
+    /// e (||D_i|| ||r|| + ridge_i |z_i|) at most, e = `rounding`, which is added before the gauge is
+    /// computed; the gap receives e (a sqrt(2 F) + e a^2 + F), a = ||x|| + sum_i |z_i| ||D_i||.
+    void finish(const double* x, double* code, double& objective, double& gap) {
+        std::copy_n(x, m, residual.data());
+        std::fill(lost.begin(), lost.end(), 0.0);
+        double magnitude = std::sqrt(energy), extra = 0, penalty = 0;
+        for (int i = 0; i < q; i++) {
+            code[i] = p.single ? static_cast<double>(static_cast<float>(z[i])) : z[i];
+            magnitude += atom_norms[i] * std::abs(code[i]);
+            penalty += w[i] * std::abs(code[i]);
+            extra += p.ridge[i] * code[i] * code[i];
+            if (z[i] != 0) add_multiple(-z[i], p.atoms.row(i), residual.data());
+            if (z[i] != code[i]) add_multiple(z[i] - code[i], p.atoms.row(i), lost.data());
+        }
+        for (int r = 0; r < blocks; r++) penalty += v[r] * norm_of(code, r);
+        const double length = std::sqrt(product(residual.data(), residual.data()));
+        double pull = 0;
+        for (int i = 0; i < q; i++) {
+            u[i] = product(p.atoms.row(i), residual.data()) - p.ridge[i] * z[i];
+            pull += code[i] * u[i];
+            const double error = p.rounding * (atom_norms[i] * length + p.ridge[i] * std::abs(z[i]));
+            u[i] += nonnegative || u[i] > 0 ? error : -error;
+        }
+        const double k = 1 / gauge();
+        double fit = 0, miss = 0;
+        PURSUIT_SIMD_REDUCE(+ : fit, miss)
+        for (int j = 0; j < m; j++) {
+            const double s = residual[j] + lost[j], off = s - k * residual[j];
+            fit += s * s;
+            miss += off * off;
+        }
+        for (int i = 0; i < q; i++) {
+            const double off = code[i] - k * z[i];
+            miss += p.ridge[i] * off * off;
+        }
+        objective = 0.5 * (fit + extra) + penalty;
+        gap = 0.5 * miss + (penalty - k * pull);
+        gap = gap < 0 ? 0 : gap;
+        gap = gap < objective ? gap : objective;  // zero is a dual point too
+        gap += p.rounding * (magnitude * std::sqrt(2 * objective) + p.rounding * magnitude * magnitude + objective);
+    }
+
+    /// target += factor * values, of length m.
+    void add_multiple(double factor, const double* PURSUIT_RESTRICT values, double* PURSUIT_RESTRICT target) const {
+        PURSUIT_SIMD
+        for (int j = 0; j < m; j++) target[j] += factor * values[j];
+    }
+
+    /// The product of two vectors of length m.
+    double product(const double* a, const double* b) const {
+        double sum = 0;
+        PURSUIT_SIMD_REDUCE(+ : sum)
+        for (int j = 0; j < m; j++) sum += a[j] * b[j];
+        return sum;
+    }
+
+    /// The norm of block r of a code.
+    double norm_of(const double* code, int r) const {
+        double square = 0;
+        for (int i = starts[r]; i < starts[r + 1]; i++) square += code[i] * code[i];
+        return std::sqrt(square);
     }
 
     /// max(1, max_r theta_r), where theta_r scales block r of u into the dual feasible set.

@@ -43,6 +43,7 @@ struct HuberProblem {
     bool nonnegative;
     double tol;  // a row is done when gap <= tol * objective, or after `max_iter` steps
     std::int64_t max_iter;
+    double rounding;  // relative rounding of a sum over atoms and features, see `finish`
 
     int q() const { return exact.atoms.rows; }
     int m() const { return lam.size; }
@@ -72,10 +73,11 @@ inline T clamp(T r, T lam) {
     return top < -lam ? -lam : top;
 }
 
-/// f(s) + f*(u) - s u of one score, f = lam_star/2 s^2 (on s >= 0), as positive terms.
-inline double score_gap(double s, double u, double lam_star, bool nonnegative) {
+/// f(s) + f*(u) - s u of one score, f = lam_star/2 s^2 (on s >= 0), as positive terms; u is taken as
+/// far from lam_star s as its error allows.
+inline double score_gap(double s, double u, double lam_star, bool nonnegative, double error = 0) {
     const double top = nonnegative ? std::max(u, 0.0) : u;
-    const double miss = top - lam_star * s;
+    const double miss = std::abs(top - lam_star * s) + error;
     return miss * miss * (0.5 / lam_star) + s * (top - u);
 }
 
@@ -310,8 +312,11 @@ class HuberSolver {
 public:
     explicit HuberSolver(const HuberProblem& problem)
         : p(problem), q(p.q()), m(p.m()), single(p), exact(p), coarse(p, single), fine(p, exact),
-          memory(p.depth()), slope(p.depth()), inverse(q) {
-        for (int j = 0; j < q; j++) inverse[j] = 1 / (p.gram(j, j) + p.lam_star);
+          memory(p.depth()), slope(p.depth()), inverse(q), norms(q) {
+        for (int j = 0; j < q; j++) {
+            inverse[j] = 1 / (p.gram(j, j) + p.lam_star);
+            norms[j] = std::sqrt(p.gram(j, j));
+        }
     }
 
     /// Descend in float, certify, and descend in double where that misses `tol`.
@@ -331,6 +336,7 @@ private:
     AlignedVector<double> memory;  // the scores in double
     AlignedVector<double> slope;   // a gradient, or a difference of scores
     std::vector<double> inverse;  // 1 / (G_jj + lam_star)
+    std::vector<double> norms;    // of the atoms
     X* scores = nullptr;
     X* outliers = nullptr;
 
@@ -437,18 +443,23 @@ private:
     ///
     ///     gap = ||r - nu||^2/2 + sum_j (f(s_j) + f*(u_j) - s_j u_j) + sum_i (lam_i |o_i| - o_i nu_i)
     ///
-    /// is an upper bound of objective(s, o) - optimum.
+    /// is an upper bound of objective(s, o) - optimum. A correlation u_j is wrong by e ||D_j|| ||nu||
+    /// at most, e = `rounding`, which the terms of the scores allow for; the gap receives
+    /// e (a sqrt(2 F) + e a^2 + F), a = ||x|| + sum_j |s_j| ||D_j|| + sum_i |o_i|.
     void finish(double& objective, double& gap) {
         const double* code = memory.data();
         double* rounded = slope.data();
         exact.renew(code);
+        const double error = p.rounding * std::sqrt(squared_norm(exact.dual.data()));
+        double magnitude = std::sqrt(squared_norm(exact.x.data()));
         objective = gap = 0;
         for (int j = 0; j < q; j++) {
             scores[j] = static_cast<X>(code[j]);
             const double stored = scores[j];
             rounded[j] = stored - code[j];
             objective += 0.5 * p.lam_star * stored * stored;
-            gap += score_gap(stored, exact.correlation[j], p.lam_star, p.nonnegative);
+            magnitude += norms[j] * std::abs(stored);
+            gap += score_gap(stored, exact.correlation[j], p.lam_star, p.nonnegative, error * norms[j]);
         }
         exact.subtract_atoms(rounded, exact.residual.data());
         const double* PURSUIT_RESTRICT rest = exact.residual.data();
@@ -456,8 +467,8 @@ private:
         const double* PURSUIT_RESTRICT lam = p.lam.data;
         X* PURSUIT_RESTRICT o = outliers;
         const double lowest = p.nonnegative ? 0 : -std::numeric_limits<double>::infinity();
-        double loss = 0, miss = 0;
-        PURSUIT_SIMD_REDUCE(+ : loss, miss)
+        double loss = 0, miss = 0, total = 0;
+        PURSUIT_SIMD_REDUCE(+ : loss, miss, total)
         for (int i = 0; i < m; i++) {
             const double clipped = clamp(rest[i], lam[i]);
             o[i] = static_cast<X>(std::max(lowest, rest[i] - clipped));
@@ -465,9 +476,21 @@ private:
             const double size = outlier != 0 ? lam[i] * std::abs(outlier) : 0.0;  // lam may be infinite
             loss += 0.5 * r * r + size;
             miss += 0.5 * off * off + (size - outlier * nu[i]);
+            total += std::abs(outlier);
         }
         objective += loss;
         gap += miss;
+        gap = gap < objective ? gap : objective;  // zero is a dual point too
+        magnitude += total;
+        gap += p.rounding * (magnitude * std::sqrt(2 * objective) + p.rounding * magnitude * magnitude + objective);
+    }
+
+    /// ||values||^2, of length m.
+    double squared_norm(const double* values) const {
+        double sum = 0;
+        PURSUIT_SIMD_REDUCE(+ : sum)
+        for (int i = 0; i < m; i++) sum += values[i] * values[i];
+        return sum;
     }
 };
 

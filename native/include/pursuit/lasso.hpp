@@ -32,7 +32,7 @@ struct LassoProblem {
     bool nonnegative;
     double tol;  // a row is done when gap <= tol * objective, or after `max_iter` rounds
     std::int64_t max_iter;
-    double rounding;  // relative rounding that is added to every gap
+    double rounding;  // relative rounding of a sum over atoms and features, see `store`
 };
 
 /// The rows of a tile: signals and correlations, and what is written for them.
@@ -58,15 +58,15 @@ public:
           stride(padded(capacity) + 8),
           inverse_lam(q), u(q), excess(q), peaks((q + STRETCH - 1) / STRETCH), listed(q + 1), active(q), member(q, 0), z(q), signs(q),
           target(q + PAD), rhs(q + PAD), inverse(static_cast<std::size_t>(capacity) * stride),
-          residual(m), dense(q), exact_u(q) {
+          residual(m), lost(m), norms(q), dense(q), exact_u(q) {
         for (int i = 0; i < q; i++) {
             const double inverse_weight = 1 / p.lam[i];
             inverse_lam[i] = static_cast<S>(inverse_weight);
-            steepest = std::max(steepest, inverse_weight);
-            largest = std::max(largest, p.exact_gram(i, i));
+            norms[i] = std::sqrt(dot(p.atoms.row(i), p.atoms.row(i)));
+            steepest = std::max(steepest, norms[i] * inverse_weight);
         }
         const double eps = std::max<double>(std::numeric_limits<S>::epsilon(), std::numeric_limits<X>::epsilon());
-        correlation_error = eps * (m + 16.0);
+        correlation_error = eps * (m + q + 16.0);
     }
 
     /// Solve every row. Objective and gap are those of the codes as stored.
@@ -102,8 +102,7 @@ private:
 
     const LassoProblem<S, X> p;
     const int q, m, capacity, stride;
-    double largest = 0;            // max_i G_ii
-    double steepest = 0;           // max_i 1 / lam_i
+    double steepest = 0;           // max_i ||D_i|| / lam_i
     double correlation_error = 0;  // relative error of a correlation of the search
 
     std::vector<S> inverse_lam;
@@ -121,6 +120,8 @@ private:
     std::vector<double> target, rhs;
     std::vector<double> inverse;  // G_AA^{-1}, with padded rows
     std::vector<double> residual;
+    std::vector<double> lost;   // the part of the signal that is lost by storing the code
+    std::vector<double> norms;  // ||D_i||
     std::vector<double> dense;  // a code, or a copy of z
     std::vector<double> exact_u;
 
@@ -449,17 +450,21 @@ private:
     ///
     ///     gap = 1/2 ||(1 - k) r + d D||^2 + sum_i (lam_i |code_i| - k code_i u_i),
     ///
-    /// where ||d D||^2 is replaced by a bound. Off the support most correlations of the search are
-    /// so far below lam that their error cannot matter; the others are computed again. `moved` is
-    /// the 1-norm of the change of z since the search. `target` receives the exact correlations on
-    /// the support.
+    /// where ||d D||^2 is replaced by a bound if that is below the rounding. Off the support most
+    /// correlations of the search are so far below lam that their error cannot matter; the others are
+    /// computed again. `moved` bounds ||change of z D|| since the search. `target` receives the exact
+    /// correlations on the support.
+    ///
+    /// Rounding: u_i is wrong by e (||D_i|| ||r|| + ridge_i |z_i|) at most, e = `rounding`, for which
+    /// the gauge is raised; the gap receives e (a sqrt(2 F) + e a^2 + F), a = ||x|| + sum_i |z_i| ||D_i||.
     void store(double moved, double& objective, double& bound) {
         std::fill_n(code, q, X(0));
         std::copy_n(x, m, residual.data());
-        subtract_atoms();
+        subtract_atoms(z.data(), residual.data());
         const double* r = residual.data();
         double quadratic = dot(r, r);
-        double gauge = 1, penalty = 0, product = 0, cross = 0, total = 0, lost = 0;
+        const double error = p.rounding * std::sqrt(quadratic);
+        double gauge = 1, penalty = 0, product = 0, cross = 0, total = 0, most = 0;
         for (int k = 0; k < size; k++) {
             const int i = active[k];
             code[i] = static_cast<X>(z[k]);
@@ -470,38 +475,53 @@ private:
             penalty += p.lam[i] * std::abs(value);
             product += exact * value;
             cross += exact * (z[k] - value);
-            total += std::abs(z[k]);
-            lost += std::abs(z[k] - value);
-            gauge = std::max(gauge, one_sided(exact) / p.lam[i]);
+            total += norms[i] * std::abs(z[k]);
+            most += norms[i] * std::abs(z[k] - value);
+            gauge = std::max(gauge, (one_sided(exact) + p.rounding * p.ridge[i] * std::abs(z[k])) / p.lam[i]);
         }
-        const double margin = correlation_error * (std::sqrt(energy * largest) + total * largest) + moved * largest;
-        const int count = list_above(1 - margin * steepest);
+        const double magnitude = std::sqrt(energy) + total;
+        const int count = list_above(1 - (correlation_error * magnitude + moved) * steepest);
         for (int k = 0; k < count; k++) {
             const int i = listed[k];
             if (code[i] == 0) gauge = std::max(gauge, one_sided(dot(p.atoms.row(i), r)) / p.lam[i]);
         }
-        const double scale = 1 / gauge, slack = 1 - scale, second = lost * lost * largest;
+        gauge += error * steepest;
+        double second = most * most;
+        if (second > p.rounding * quadratic) second = lost_energy();
+        const double scale = 1 / gauge, slack = 1 - scale;
         objective = 0.5 * (quadratic + 2 * cross + second) + penalty;
         bound = 0.5 * (slack * slack * quadratic + 2 * slack * cross + second) + penalty - scale * product;
-        bound = std::max(bound, 0.0) + p.rounding * objective;
+        bound = std::min(std::max(bound, 0.0), objective);  // zero is a dual point too
+        bound += p.rounding * (magnitude * std::sqrt(2 * objective) + p.rounding * magnitude * magnitude + objective);
     }
 
-    /// residual -= z D, four atoms at a time so that it is loaded and stored less often.
-    void subtract_atoms() {
-        double* PURSUIT_RESTRICT r = residual.data();
+    /// ||d D||^2 with the ridge, d = z - code.
+    double lost_energy() {
+        double ridge = 0;
+        for (int k = 0; k < size; k++) {
+            rhs[k] = z[k] - static_cast<double>(code[active[k]]);
+            ridge += p.ridge[active[k]] * rhs[k] * rhs[k];
+        }
+        std::fill(lost.begin(), lost.end(), 0.0);
+        subtract_atoms(rhs.data(), lost.data());
+        return dot(lost.data(), lost.data()) + ridge;
+    }
+
+    /// r -= values D, on the support, four atoms at a time so that r is loaded and stored less often.
+    void subtract_atoms(const double* values, double* PURSUIT_RESTRICT r) const {
         int k = 0;
         for (; k + 3 < size; k += 4) {
             const X* PURSUIT_RESTRICT d0 = p.atoms.row(active[k]);
             const X* PURSUIT_RESTRICT d1 = p.atoms.row(active[k + 1]);
             const X* PURSUIT_RESTRICT d2 = p.atoms.row(active[k + 2]);
             const X* PURSUIT_RESTRICT d3 = p.atoms.row(active[k + 3]);
-            const double z0 = z[k], z1 = z[k + 1], z2 = z[k + 2], z3 = z[k + 3];
+            const double z0 = values[k], z1 = values[k + 1], z2 = values[k + 2], z3 = values[k + 3];
             PURSUIT_SIMD
             for (int j = 0; j < m; j++) r[j] -= (z0 * d0[j] + z1 * d1[j]) + (z2 * d2[j] + z3 * d3[j]);
         }
         for (; k < size; k++) {
             const X* PURSUIT_RESTRICT d = p.atoms.row(active[k]);
-            const double value = z[k];
+            const double value = values[k];
             PURSUIT_SIMD
             for (int j = 0; j < m; j++) r[j] -= value * d[j];
         }
@@ -516,7 +536,7 @@ private:
         return sum;
     }
 
-    /// Take one step of iterative refinement on the support; return how far the code moved.
+    /// Take one step of iterative refinement on the support; return how far the signal moved at most.
     ///
     /// The search rounds to its dtype; the correlations in `target` are exact. `dense` receives a
     /// copy of z before the step.
@@ -530,7 +550,7 @@ private:
         for (int k = 0; k < size; k++) {
             const double refined = z[k] + target[k];
             if (!(refined * signs[k] > 0)) continue;
-            moved += std::abs(refined - z[k]);
+            moved += norms[active[k]] * std::abs(refined - z[k]);
             z[k] = refined;
         }
         return moved;
@@ -539,7 +559,9 @@ private:
     /// Cyclic coordinate descent in double, at most `most` sweeps, for dependent atoms.
     ///
     /// Starts from the support and replaces it. `u` and `excess` receive the correlations of the
-    /// result. Return the number of sweeps.
+    /// result. Return the number of sweeps. They also end when sweeps as good as the last one would
+    /// gain nothing: less than tol^2 of the objective, since the gap is of first order in the violation
+    /// of optimality and the gain of second.
     std::int64_t descend(std::int64_t most) {
         std::fill(dense.begin(), dense.end(), 0.0);
         for (int k = 0; k < size; k++) dense[active[k]] = z[k];
@@ -553,6 +575,7 @@ private:
         std::int64_t sweeps = 0;
         while (sweeps < most) {
             sweeps++;
+            double gain = 0;
             for (int i = 0; i < q; i++) {
                 const double* PURSUIT_RESTRICT row = p.exact_gram.row(i);
                 const double pull = v[i] + row[i] * dense[i];
@@ -561,10 +584,11 @@ private:
                 const double change = shrunk / row[i] - dense[i];
                 if (change == 0) continue;
                 dense[i] = shrunk / row[i];
+                gain += 0.5 * row[i] * change * change;
                 PURSUIT_SIMD
                 for (int j = 0; j < q; j++) v[j] -= change * row[j];
             }
-            if (descent_is_over()) break;
+            if (descent_is_over(gain * static_cast<double>(most - sweeps))) break;
         }
         size = 0;
         for (int i = 0; i < q; i++) {
@@ -579,8 +603,9 @@ private:
         return sweeps;
     }
 
-    /// Whether the gap of the code in `dense` is at most a quarter of what `tol` allows.
-    bool descent_is_over() const {
+    /// Whether the gap of the code in `dense` is at most a quarter of what `tol` allows, or the gain
+    /// that is left negligible.
+    bool descent_is_over(double gain) const {
         double gauge = 1, penalty = 0, product = 0, fit = 0;
         for (int i = 0; i < q; i++) {
             gauge = std::max(gauge, one_sided(exact_u[i]) / p.lam[i]);
@@ -591,7 +616,9 @@ private:
         }
         const double square = std::max(energy - fit - product, 0.0), scale = 1 / gauge;
         const double bound = 0.5 * (1 - scale) * (1 - scale) * square + penalty - scale * product;
-        return bound <= 0.25 * p.tol * (0.5 * square + penalty);
+        const double value = 0.5 * square + penalty;
+        const double least = std::max(p.tol, std::numeric_limits<double>::epsilon());
+        return bound <= 0.25 * p.tol * value || gain <= least * least * value;
     }
 };
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from .._native import kernels
-from ..certificates import ROUNDING
+from ..certificates import rounding_unit
 from ..models import SparseModel
 from ..penalties import TreeL2
 from .coordinate import gram_misfit, weight_misfit
@@ -29,45 +29,38 @@ class _Kernel:
 
     def __init__(self, problem: Problem) -> None:
         model = problem.model.to(torch.float64)
-        self.tol, self.max_iter = problem.tol, problem.max_iter
         blocks = model.blocks
         # the kernel expects the coefficients of a block to be adjacent
         order = torch.tensor([i for block in blocks for i in block])
         atoms = model.dictionary[order]
-        gram = atoms @ atoms.T
-        if model.curvature is not None:
-            gram = gram + torch.diag(model.curvature[order])
+        none = torch.zeros(len(atoms), dtype=torch.float64)
+        ridge = none if model.curvature is None else model.curvature[order]
         w, v = _weights(model, blocks)
         self.order, self.atoms = as_array(order), as_array(atoms)
         self.problem = {
-            "gram": as_array(gram),
+            "atoms": self.atoms,
+            "gram": as_array(atoms @ atoms.T + torch.diag(ridge)),
+            "ridge": as_array(ridge),
             "starts": np.cumsum([0, *map(len, blocks)], dtype=np.int64),
             "w": as_array(w[order]),
             "v": as_array(v),
             "constants": as_array(model.block_constants),
             "nonnegative": model.penalty.sign_constraint(model.code_size) is not None,
+            # rounding the codes costs a little of the certified accuracy
+            "tol": 0.9 * problem.tol,
+            "max_iter": problem.max_iter,
+            "rounding": rounding_unit(model),
+            "single": problem.x.dtype == torch.float32,
         }
 
     def solve_tile(self, x: Array, rows: Rows) -> None:
         signals = x.astype(np.float64)
         c, energy = correlations(signals, self.atoms), np.square(signals).sum(axis=1)
         codes = rows.codes[:, self.order].astype(np.float64, order="C")
-        # rounding the codes costs a little of the certified accuracy
-        self._descend(c, energy, rows._replace(codes=codes), 0.9 * self.tol, self.max_iter)
-        rows.gap[:] += ROUNDING * rows.objective
-        rows.codes[:, self.order] = codes
-        if x.dtype == np.float32:
-            # the dual point of the exact codes certifies the rounded ones, see `round_codes`
-            stored = rows.codes[:, self.order].astype(np.float64, order="C")
-            rounded = Rows(stored, *(np.empty_like(array) for array in rows[1:]))
-            self._descend(c, energy, rounded, 0.0, 0)
-            rows.gap[:] += np.maximum(rounded.objective - rows.objective, 0.0)
-            rows.objective[:] = rounded.objective
-
-    def _descend(self, c: Array, energy: Array, rows: Rows, tol: float, max_iter: int) -> None:
         kernels.block_coordinate(
-            c, energy, **self.problem, tol=tol, max_iter=max_iter, **rows._asdict()
+            signals, c, energy, **self.problem, **rows._replace(codes=codes)._asdict()
         )
+        rows.codes[:, self.order] = codes
 
 
 def _weights(model: SparseModel, blocks: list[list[int]]) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .._native import kernels
-from ..certificates import ROUNDING
+from ..certificates import rounding_unit
 from ..models import SparseModel
 from .solution import Problem, Result, Solver
 from .tiles import Array, Rows, as_array, correlations, run
@@ -47,6 +47,7 @@ class _Kernel:
     def __init__(self, problem: Problem) -> None:
         model, size = problem.model, problem.model.code_size
         self.warm, self.tol, self.max_iter = problem.init is not None, problem.tol, problem.max_iter
+        self.rounding = rounding_unit(model)
         exact = model.dictionary.detach().double()
         self.atoms, self.exact_atoms = as_array(model.dictionary), as_array(exact)
         self.gram = as_array(exact @ exact.T)
@@ -77,8 +78,8 @@ class _Kernel:
         """Search in the dtype of the correlations."""
         kernels.active_set(
             x, c, self.grams[c.dtype], self.gram, self.atoms, self.lam, self.ridge,
-            nonnegative=self.nonnegative, tol=self.tol, max_iter=self.max_iter, rounding=ROUNDING,
-            warm=warm, **rows._asdict(),
+            nonnegative=self.nonnegative, tol=self.tol, max_iter=self.max_iter,
+            rounding=self.rounding, warm=warm, **rows._asdict(),
         )  # fmt: skip
 
 

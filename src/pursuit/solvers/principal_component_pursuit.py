@@ -15,7 +15,7 @@ import torch
 from scipy.sparse.linalg import svds
 from torch import Tensor
 
-from .._checks import ArrayLike, as_float_matrix, as_number
+from .._checks import ArrayLike, as_count, as_float_matrix, as_number
 from ..progress import Callback, Progress
 from .low_rank import Factors, Residuals, Singular, Truncation, step
 
@@ -107,8 +107,7 @@ def principal_component_pursuit(
     """
     matrix = as_float_matrix(x, "x", "features").detach()
     star, weight, tolerance = map(as_number, (lam_star, lam, tol), ("lam_star", "lam", "tol"))
-    if max_iter < 1:
-        raise ValueError(f"max_iter must be at least 1, got {max_iter}")
+    max_iter = as_count(max_iter, "max_iter")
     signals = matrix.double()
     solved = pursue(signals, star, weight, tol=tolerance, max_iter=max_iter)
     if not solved.converged:

@@ -7,10 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._native import kernels
-from ..certificates import ROUNDING
+from ..certificates import rounding_unit
 from ..models import SparseModel
 from .solution import Problem, Result, Solver
 from .tiles import Array, Rows, as_array, run
+
+#: a fraction of ||D0||^2 below which lam_star is too small for the inverse by the smaller side
+CANCELLING = 1e-9
 
 
 def _misfit(model: SparseModel) -> str | None:
@@ -63,8 +66,11 @@ def prefers_newton(model: SparseModel) -> bool:
     q, m = d0.shape
     fista_steps = 15.0
     if robust.nonnegative:
-        eigenvalues = np.maximum(np.linalg.eigvalsh(d0 @ d0.T), 0.0) + robust.lam_star
-        fista_steps = 6 * float(eigenvalues[-1] / eigenvalues[0]) ** 0.5
+        # the Gram matrix of the smaller side has the same eigenvalues, apart from zeros
+        eigenvalues = np.maximum(np.linalg.eigvalsh(d0 @ d0.T if q <= m else d0.T @ d0), 0.0)
+        smallest = eigenvalues[0] if q <= m else 0.0
+        condition = (eigenvalues[-1] + robust.lam_star) / (smallest + robust.lam_star)
+        fista_steps = 6 * float(condition) ** 0.5
     return bool(4 * (1 + q / 16 + q * q / (3 * m)) < fista_steps)
 
 
@@ -77,13 +83,13 @@ class _Kernel:
         self.solve = getattr(kernels, name)
         self.constants = _dictionary(as_array(model.dictionary), robust.lam_star)
         self.constants |= robust._asdict() | {"tol": tol, "max_iter": max_iter}
+        self.constants["rounding"] = rounding_unit(model)
 
     def __call__(self, problem: Problem) -> Result:
         return run(self.solve_tile, problem)
 
     def solve_tile(self, x: Array, rows: Rows) -> None:
         self.solve(x, **self.constants, **rows._asdict())
-        rows.gap[:] += ROUNDING * rows.objective
 
 
 def _dictionary(d0: Array, lam_star: float) -> dict[str, Any]:
@@ -94,8 +100,7 @@ def _dictionary(d0: Array, lam_star: float) -> dict[str, Any]:
     """
     exact = d0.astype(np.float64)
     gram = exact @ exact.T
-    eigenvalues, vectors = np.linalg.eigh(gram)
-    eigenvalues = np.maximum(eigenvalues, 0.0) + lam_star
+    ridge, norm = _ridge_inverse(exact, gram, lam_star)
     # Smaller numbers are below the rounding of float32, and their subnormal products are slow.
     floor = 1e-10 * np.max(np.abs(exact), initial=0.0)
     single = np.where(np.abs(exact) > floor, exact, 0.0).astype(np.float32)
@@ -105,9 +110,29 @@ def _dictionary(d0: Array, lam_star: float) -> dict[str, Any]:
         "single_atoms": _padded(single, 16),
         "single_features": _padded(single.T, 8),
         "gram": _padded(gram, 8),
-        "ridge": _padded((vectors / eigenvalues) @ vectors.T, 8),
-        "step_constant": float(eigenvalues[-1]),
+        "ridge": _padded(ridge, 8),
+        "step_constant": norm + lam_star,
     }
+
+
+def _ridge_inverse(d0: Array, gram: Array, lam_star: float) -> tuple[Array, float]:
+    """``(D0 D0' + lam_star I)^-1`` and ``||D0||^2``, by the eigenvalues of the smaller side.
+
+    With ``D0' D0 = V diag(e) V'`` and ``W = D0 V`` the inverse is
+    ``(I - W diag(1/(e + lam_star)) W') / lam_star``; that cancels if lam_star is much smaller than
+    e, and the larger side is used then as well.
+    """
+    if len(d0) > d0.shape[1]:
+        eigenvalues, vectors = np.linalg.eigh(d0.T @ d0)
+        norm = max(float(eigenvalues[-1]), 0.0)
+        if lam_star > CANCELLING * norm:
+            image = d0 @ vectors
+            inverse = (image / (-lam_star * (np.maximum(eigenvalues, 0.0) + lam_star))) @ image.T
+            np.einsum("ii->i", inverse)[:] += 1 / lam_star
+            return inverse, norm
+    eigenvalues, vectors = np.linalg.eigh(gram)
+    eigenvalues = np.maximum(eigenvalues, 0.0)
+    return (vectors / (eigenvalues + lam_star)) @ vectors.T, float(eigenvalues[-1])
 
 
 def _padded(values: Array, multiple: int) -> Array:

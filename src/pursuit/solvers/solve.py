@@ -8,8 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .._checks import ArrayLike, as_codes, as_signals, require_choice
-from ..certificates import is_met
+from .._checks import ArrayLike, as_codes, as_count, as_signals, require_choice
+from ..certificates import is_met, round_codes
 from ..models import SparseModel, require_model
 from .block import BLOCK_COORDINATE
 from .coordinate import COORDINATE
@@ -41,7 +41,8 @@ def solve(
     model
         The model, which defines the objective.
     x
-        Signals, shape (n, m), float32 or float64; the computation follows its dtype.
+        Signals, shape (n, m), float32 or float64, the dtype of the codes. The computation follows
+        it, unless the dictionary is float64 and would have to be rounded.
     method
         "auto" takes the fastest solver that fits the model; `Solution.method` is its name.
         The plain iterations are "ista", "fista", "greedy" and "block_greedy"; the fast ones are
@@ -73,8 +74,6 @@ def solve(
     require_choice(method, ["auto", *METHODS], "method")
     if not 0 <= tol < float("inf"):
         raise ValueError(f"tol must be non-negative and finite, got {tol}")
-    if max_iter is not None and max_iter < 1:
-        raise ValueError(f"max_iter must be at least 1, got {max_iter}")
     signals, observed = as_signals(x, model.features, model.device, mask)
     signals = signals.detach()
     start = None
@@ -85,17 +84,27 @@ def solve(
     masked = observed is not None
     solver = choose(model, masked) if method == "auto" else _fitting(method, model, masked)
     logger.debug("solving %r with %s", model, solver.name)
+    most = solver.max_iter if max_iter is None else as_count(max_iter, "max_iter")
     if len(signals) == 0:
         none = torch.zeros(0, dtype=torch.float64, device=signals.device)
         codes = signals.new_zeros(0, model.code_size)
         return Solution(codes, none, none, 0, none.bool(), solver.name)
-    most = solver.max_iter if max_iter is None else max_iter
-    problem = Problem(model.to(signals.dtype), signals, observed, start, float(tol), most)
+    dtype = torch.promote_types(signals.dtype, model.dtype)
+    problem = Problem(
+        model.to(dtype),
+        signals.to(dtype),
+        observed,
+        None if start is None else start.to(dtype),
+        float(tol),
+        most,
+    )
     with torch.no_grad():
         result = solver.run(problem)
-    objective, gap = result.objective, result.gap
+        codes, objective, gap = result.codes, result.objective, result.gap
+        if codes.dtype != signals.dtype:
+            codes, objective, gap = round_codes(model, signals, codes, objective, gap, observed)
     converged = is_met(gap, objective, tol, signals.dtype)
-    return Solution(result.codes, objective, gap, result.iterations, converged, solver.name)
+    return Solution(codes, objective, gap, result.iterations, converged, solver.name)
 
 
 def choose(model: SparseModel, masked: bool = False) -> Solver:
