@@ -13,6 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALLED := $(VENV)/.installed
 DEMO_INSTALLED := $(VENV)/.installed-demo
 BENCH_INSTALLED := $(VENV)/.installed-bench
+CPP = $(shell find native -name '*.hpp' -o -name '*.cpp')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -31,6 +32,7 @@ test: lint types tests ## lint, types and tests: what must pass before a change 
 lint: $(INSTALLED) ## check the style and the formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(CPP)
 
 types: $(INSTALLED) ## check the types
 	$(BIN)/mypy
@@ -50,6 +52,7 @@ fuzz: $(INSTALLED) ## attack everything with random problems and files (FUZZ_ARG
 format: $(INSTALLED) ## put the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CPP)
 
 bench: $(BENCH_INSTALLED) ## install the peers and measure against them
 	$(BIN)/pursuit bench

@@ -17,7 +17,9 @@ import traceback
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +43,7 @@ def trial(name: str, attack: Attack, seed: int, number: int) -> str | None:
     """Run one trial; return the traceback if there is a finding."""
     rng = np.random.default_rng([seed, number, zlib.crc32(name.encode())])
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
             warnings.simplefilter("ignore")
             attack(rng)
     except Exception:

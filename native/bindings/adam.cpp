@@ -30,7 +30,8 @@ double adam_step(const Arrays<T>& values, const Arrays<const T>& gradients, cons
                               vector(gradients[k], size, "a gradient like the parameter"),
                               vector(means[k], size, "moments like the parameter"),
                               vector(squares[k], size, "moments like the parameter"),
-                              rates[k], counts[k]});
+                              rates[k],
+                              counts[k]});
     }
     nb::gil_scoped_release release;
     double total = 0;

@@ -23,7 +23,9 @@ template <class T>
 using Array3 = nb::ndarray<T, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 
 /// An array that is taken as it is: another dtype or layout is an error, never a silent copy.
-inline auto given(const char* name) { return nb::arg(name).noconvert(); }
+inline auto given(const char* name) {
+    return nb::arg(name).noconvert();
+}
 
 inline int as_int(std::size_t size) {
     if (size > INT_MAX) throw std::invalid_argument("arrays must have fewer than 2^31 rows and columns");
@@ -36,7 +38,8 @@ inline void require(bool condition, const char* what) {
 
 template <class T>
 void require_aligned(const T* data) {
-    require(reinterpret_cast<std::uintptr_t>(data) % alignof(T) == 0, "arrays whose numbers are aligned in memory");
+    require(reinterpret_cast<std::uintptr_t>(data) % alignof(T) == 0,
+            "arrays whose numbers are aligned in memory");
 }
 
 template <class T>

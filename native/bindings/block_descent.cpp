@@ -55,8 +55,8 @@ void block_coordinate(Array2<const double> x, Array2<const double> c, Array1<con
 void bind_block_descent(nb::module_& module) {
     module.def("block_coordinate", &block_coordinate, given("x"), given("c"), given("energy"), given("atoms"),
                given("gram"), given("ridge"), given("starts"), given("w"), given("v"), given("constants"),
-               nb::arg("nonnegative"), nb::arg("tol"), nb::arg("max_iter"), nb::arg("rounding"), nb::arg("single"),
-               given("codes"), given("objective"), given("gap"), given("iterations"),
+               nb::arg("nonnegative"), nb::arg("tol"), nb::arg("max_iter"), nb::arg("rounding"),
+               nb::arg("single"), given("codes"), given("objective"), given("gap"), given("iterations"),
                "Codes of the group Lasso and HiLasso of the rows of x, from their correlations c, in place.");
 }
 

@@ -33,7 +33,12 @@ void solve(Array2<const X> x, Array2<const double> atoms, Array2<const double> f
         matrix(gram, q, depth, "gram of shape (q, q padded)"),
         matrix(ridge, q, depth, "ridge of shape (q, q padded)"),
         vector(lam, m, "lam of shape (m,)"),
-        lam_star, step_constant, nonnegative, tol, max_iter, rounding,
+        lam_star,
+        step_constant,
+        nonnegative,
+        tol,
+        max_iter,
+        rounding,
     };
     const HuberRows<X> rows{
         signals,

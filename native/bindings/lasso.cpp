@@ -22,7 +22,10 @@ void active_set(Array2<const X> x, Array2<const S> c, Array2<const S> gram, Arra
         dictionary,
         vector(lam, q, "lam of shape (q,)"),
         vector(ridge, q, "ridge of shape (q,)"),
-        nonnegative, tol, max_iter, rounding,
+        nonnegative,
+        tol,
+        max_iter,
+        rounding,
     };
     const LassoRows<S, X> rows{
         signals,
@@ -41,8 +44,8 @@ template <class S, class X>
 void define(nb::module_& module) {
     module.def("active_set", &active_set<S, X>, given("x"), given("c"), given("gram"), given("exact_gram"),
                given("atoms"), given("lam"), given("ridge"), nb::arg("nonnegative"), nb::arg("tol"),
-               nb::arg("max_iter"), nb::arg("rounding"), nb::arg("warm"), given("codes"),
-               given("objective"), given("gap"), given("iterations"),
+               nb::arg("max_iter"), nb::arg("rounding"), nb::arg("warm"), given("codes"), given("objective"),
+               given("gap"), given("iterations"),
                "Lasso codes of the rows of x, from their correlations c, in place.");
 }
 

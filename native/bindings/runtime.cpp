@@ -37,7 +37,9 @@ Vector<const T> vector(const std::optional<Array1<const T>>& array) {
     return {array->data(), as_int(array->shape(0))};
 }
 
-void fit(const char* misfit) { require(misfit == nullptr, misfit); }
+void fit(const char* misfit) {
+    require(misfit == nullptr, misfit);
+}
 
 void make(Given* self, Matrices weights, Numbers weight_of, std::optional<Matrices> grams,
           std::optional<Numbers> gram_of, std::optional<Matrices> atoms, std::optional<Numbers> atoms_of,
@@ -48,9 +50,9 @@ void make(Given* self, Matrices weights, Numbers weight_of, std::optional<Matric
     const auto floats = [](const Array1<const float>& array) { return vector(std::optional(array)); };
     const auto numbers = [](const Numbers& array) { return vector(std::optional(array)); };
     const Arrays arrays{
-        cube(weights), numbers(weight_of), cube(grams), vector(gram_of), cube(atoms), vector(atoms_of),
-        cube(steps), vector(step_of), matrix(mix), matrix(soft), floats(negative), floats(decay),
-        floats(units), matrix(runs), cube(thresholds), numbers(widths), numbers(blocks), floats(constants),
+        cube(weights), numbers(weight_of), cube(grams),      vector(gram_of), cube(atoms),      vector(atoms_of),
+        cube(steps),   vector(step_of),    matrix(mix),      matrix(soft),    floats(negative), floats(decay),
+        floats(units), matrix(runs),       cube(thresholds), numbers(widths), numbers(blocks),  floats(constants),
     };
     Given given;
     fit(assemble(arrays, given.view, given.runs));
@@ -70,16 +72,19 @@ struct Call {
     Matrix<float> codes;
     float* memory;
 
-    Call(const Executor& executor, const Array2<const X>& x, const Array2<float>& codes, const Array1<float>& scratch)
+    Call(const Executor& executor, const Array2<const X>& x, const Array2<float>& codes,
+         const Array1<float>& scratch)
         : x(matrix(x)), codes(matrix(codes)), memory(scratch.data()) {
         require(this->x.columns == executor.features(), "x of shape (n, m)");
-        require(this->codes.rows == this->x.rows && this->codes.columns == executor.size(), "codes of shape (n, q)");
+        require(this->codes.rows == this->x.rows && this->codes.columns == executor.size(),
+                "codes of shape (n, q)");
         require(scratch.shape(0) >= executor.scratch(this->x.rows), "scratch of the size that `scratch` returns");
     }
 };
 
 template <class X>
-bool encode_dense(const Dense& executor, Array2<const X> x, double tiny, Array2<float> codes, Array1<float> scratch) {
+bool encode_dense(const Dense& executor, Array2<const X> x, double tiny, Array2<float> codes,
+                  Array1<float> scratch) {
     const Call<Dense, X> call(executor, x, codes, scratch);
     nb::gil_scoped_release release;
     return executor.encode(call.x, static_cast<float>(tiny), call.codes, call.memory);
@@ -106,22 +111,31 @@ void define(Class& dense, nb::class_<Sparse>& sparse) {
 
 void bind_runtime(nb::module_& module) {
     nb::class_<Given>(module, "Program", "The arrays of an encoder.")
-        .def("__init__", &make, given("weights"), given("weight_of"), given("grams").none(), given("gram_of").none(),
-             given("atoms").none(), given("atoms_of").none(), given("steps").none(), given("step_of").none(),
-             given("mix"), given("soft"), given("negative"), given("decay"), given("units"), given("runs"),
-             given("thresholds"), given("widths"), given("blocks"), given("constants"));
-    auto dense = nb::class_<Dense>(module, "Dense", "Layers that replace the whole code, for blocks of rows.")
-        .def("__init__", [](Dense* self, const Given& program) {
-            fit(dense_misfit(program.view));
-            new (self) Dense(program.view);
-        }, nb::arg("program"))
-        .def("scratch", &Dense::scratch, nb::arg("rows"), "The floats of scratch memory for some rows.");
-    auto sparse = nb::class_<Sparse>(module, "Sparse", "Layers one signal at a time, by the coefficients that change.")
-        .def("__init__", [](Sparse* self, const Given& program) {
-            fit(sparse_misfit(program.view));
-            new (self) Sparse(program.view);
-        }, nb::arg("program"))
-        .def("scratch", &Sparse::scratch, nb::arg("rows"), "The floats of scratch memory for some rows.");
+        .def("__init__", &make, given("weights"), given("weight_of"), given("grams").none(),
+             given("gram_of").none(), given("atoms").none(), given("atoms_of").none(), given("steps").none(),
+             given("step_of").none(), given("mix"), given("soft"), given("negative"), given("decay"),
+             given("units"), given("runs"), given("thresholds"), given("widths"), given("blocks"),
+             given("constants"));
+    auto dense =
+        nb::class_<Dense>(module, "Dense", "Layers that replace the whole code, for blocks of rows.")
+            .def(
+                "__init__",
+                [](Dense* self, const Given& program) {
+                    fit(dense_misfit(program.view));
+                    new (self) Dense(program.view);
+                },
+                nb::arg("program"))
+            .def("scratch", &Dense::scratch, nb::arg("rows"), "The floats of scratch memory for some rows.");
+    auto sparse =
+        nb::class_<Sparse>(module, "Sparse", "Layers one signal at a time, by the coefficients that change.")
+            .def(
+                "__init__",
+                [](Sparse* self, const Given& program) {
+                    fit(sparse_misfit(program.view));
+                    new (self) Sparse(program.view);
+                },
+                nb::arg("program"))
+            .def("scratch", &Sparse::scratch, nb::arg("rows"), "The floats of scratch memory for some rows.");
     define<float>(dense, sparse);
     define<double>(dense, sparse);
 }

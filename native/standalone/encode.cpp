@@ -169,4 +169,6 @@ PURSUIT_EXPORT int pursuit_encode(pursuit_encoder* encoder, const float* x, int 
 }
 
 /// Free an encoder.
-PURSUIT_EXPORT void pursuit_free(pursuit_encoder* encoder) { delete encoder; }
+PURSUIT_EXPORT void pursuit_free(pursuit_encoder* encoder) {
+    delete encoder;
+}

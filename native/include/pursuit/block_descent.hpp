@@ -64,8 +64,23 @@ public:
           starts(problem.starts.begin(), problem.starts.end()),
           w(problem.w.begin(), problem.w.end()),
           v(problem.v.begin(), problem.v.end()),
-          floor(q), inverse_constants(blocks), z(q), u(q), low(q), high(q), norms(blocks), a(q), b(q),
-          direction(q), trial(q), trial_u(q), support(q), seen(blocks), residual(m), lost(m), atom_norms(q),
+          floor(q),
+          inverse_constants(blocks),
+          z(q),
+          u(q),
+          low(q),
+          high(q),
+          norms(blocks),
+          a(q),
+          b(q),
+          direction(q),
+          trial(q),
+          trial_u(q),
+          support(q),
+          seen(blocks),
+          residual(m),
+          lost(m),
+          atom_norms(q),
           hessian(new double[static_cast<std::size_t>(q) * (q + 1 + PIECE)]) {
         for (int r = 0; r < blocks; r++) {
             inverse_constants[r] = 1 / std::max(problem.constants[r], TINY);
@@ -134,12 +149,12 @@ private:
     std::vector<double> b;  // in Newton steps: where the codes cross zero
     std::vector<double> direction, trial, trial_u;
     std::vector<int> support;
-    std::vector<std::int64_t> seen;  // the iteration in which a block was last descended
-    std::vector<double> residual;    // x - z D
-    std::vector<double> lost;        // the part of the signal that is lost by storing the codes
-    std::vector<double> atom_norms;  // ||D_i||
-    int count = 0;                   // the size of the support
-    std::ptrdiff_t stride = 0;       // of the Hessian
+    std::vector<std::int64_t> seen;     // the iteration in which a block was last descended
+    std::vector<double> residual;       // x - z D
+    std::vector<double> lost;           // the part of the signal that is lost by storing the codes
+    std::vector<double> atom_norms;     // ||D_i||
+    int count = 0;                      // the size of the support
+    std::ptrdiff_t stride = 0;          // of the Hessian
     std::unique_ptr<double[]> hessian;  // as large as the largest support, but only touched where used
 
     // The row in hand.
@@ -317,11 +332,13 @@ private:
         gap = 0.5 * miss + (penalty - k * pull);
         gap = gap < 0 ? 0 : gap;
         gap = gap < objective ? gap : objective;  // zero is a dual point too
-        gap += p.rounding * (magnitude * std::sqrt(2 * objective) + p.rounding * magnitude * magnitude + objective);
+        gap +=
+            p.rounding * (magnitude * std::sqrt(2 * objective) + p.rounding * magnitude * magnitude + objective);
     }
 
     /// target += factor * values, of length m.
-    void add_multiple(double factor, const double* PURSUIT_RESTRICT values, double* PURSUIT_RESTRICT target) const {
+    void add_multiple(double factor, const double* PURSUIT_RESTRICT values,
+                      double* PURSUIT_RESTRICT target) const {
         PURSUIT_SIMD
         for (int j = 0; j < m; j++) target[j] += factor * values[j];
     }

@@ -14,8 +14,7 @@ namespace pursuit {
 class Cholesky {
 public:
     /// Memory for systems of at most `capacity` unknowns.
-    explicit Cholesky(int capacity)
-        : stride(padded(capacity + 1, PAD)), matrix(size()), factor(size()) {}
+    explicit Cholesky(int capacity) : stride(padded(capacity + 1, PAD)), matrix(size()), factor(size()) {}
 
     /// Row i of A, to be written from the diagonal on; entry n is that of the right side b.
     double* row(int i) { return matrix.data() + i * stride; }

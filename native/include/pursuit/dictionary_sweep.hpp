@@ -54,7 +54,7 @@ private:
     const DictionaryStatistics<T> s;
     const Matrix<T> atoms;
     const int m;
-    const int block;  // atoms that are updated between two products with all atoms
+    const int block;        // atoms that are updated between two products with all atoms
     std::vector<T> slopes;  // rows of B - A D
     std::vector<T> change;
 

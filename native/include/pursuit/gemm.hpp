@@ -141,8 +141,8 @@ PURSUIT_INLINE void strip_product(int i, int j, int columns, int depth, const T*
 /// A has `rows` rows and `depth` columns. Its element (r, k) is a[r * row + k], unless it is `packed`:
 /// then `pack_rows` wrote it. B has `columns` columns and was written by `pack_panels`.
 template <class T, class Finish>
-void for_tiles(int rows, int columns, int depth, const T* a, std::ptrdiff_t row, bool packed,
-               const T* panels, const Finish& finish) {
+void for_tiles(int rows, int columns, int depth, const T* a, std::ptrdiff_t row, bool packed, const T* panels,
+               const Finish& finish) {
     const std::ptrdiff_t next = packed ? depth : row;
     const std::ptrdiff_t panel = static_cast<std::ptrdiff_t>(depth) * TILE_COLUMNS<T>;
     const int full = rows - rows % TILE_ROWS;
@@ -160,12 +160,18 @@ void for_tiles(int rows, int columns, int depth, const T* a, std::ptrdiff_t row,
     row = packed ? 1 : row;
     const int column = packed ? TILE_ROWS : 1;
     switch (rows - full) {
-        case 5: return detail::strip_product<5, 1>(full, 0, columns, depth, a, row, column, panels, finish);
-        case 4: return detail::strip_product<4, 1>(full, 0, columns, depth, a, row, column, panels, finish);
-        case 3: return detail::strip_product<3, 1>(full, 0, columns, depth, a, row, column, panels, finish);
-        case 2: return detail::strip_product<2, 2>(full, 0, columns, depth, a, row, column, panels, finish);
-        case 1: return detail::strip_product<1, 4>(full, 0, columns, depth, a, row, column, panels, finish);
-        default: return;
+        case 5:
+            return detail::strip_product<5, 1>(full, 0, columns, depth, a, row, column, panels, finish);
+        case 4:
+            return detail::strip_product<4, 1>(full, 0, columns, depth, a, row, column, panels, finish);
+        case 3:
+            return detail::strip_product<3, 1>(full, 0, columns, depth, a, row, column, panels, finish);
+        case 2:
+            return detail::strip_product<2, 2>(full, 0, columns, depth, a, row, column, panels, finish);
+        case 1:
+            return detail::strip_product<1, 4>(full, 0, columns, depth, a, row, column, panels, finish);
+        default:
+            return;
     }
 }
 
@@ -218,7 +224,8 @@ struct Store {
 template <class T>
 class GemmScratch {
 public:
-    GemmScratch() : panels(static_cast<std::size_t>(DEPTH) * COLUMNS), rows(static_cast<std::size_t>(DEPTH) * ROWS) {}
+    GemmScratch()
+        : panels(static_cast<std::size_t>(DEPTH) * COLUMNS), rows(static_cast<std::size_t>(DEPTH) * ROWS) {}
 
     // A panel of B takes half of 32 kB in the first-level cache, all panels half of 512 kB in the second.
     static constexpr int DEPTH = 256;
@@ -230,7 +237,8 @@ public:
 
 /// C = alpha A B + beta C; with beta = 0, C is only written.
 template <class T>
-void gemm(T alpha, const Operand<T>& a, const Operand<T>& b, T beta, const Matrix<T>& c, GemmScratch<T>& scratch) {
+void gemm(T alpha, const Operand<T>& a, const Operand<T>& b, T beta, const Matrix<T>& c,
+          GemmScratch<T>& scratch) {
     using S = GemmScratch<T>;
     const int depth = a.columns;
     if (depth == 0) {

@@ -51,8 +51,10 @@ struct HuberProblem {
 
     template <class T>
     const HuberDictionary<T>& dictionary() const {
-        if constexpr (std::is_same_v<T, float>) return single;
-        else return exact;
+        if constexpr (std::is_same_v<T, float>)
+            return single;
+        else
+            return exact;
     }
 };
 
@@ -93,8 +95,15 @@ public:
           atoms(problem.dictionary<T>().atoms),
           q(atoms.rows),
           width(atoms.columns),
-          x(width), residual(width), dual(width), thresholds(width, T(1)), correlation(q),
-          block(block_of(q)), used(q + 1), factors(q + 1), sums(static_cast<std::size_t>(q) * LANES<T>) {
+          x(width),
+          residual(width),
+          dual(width),
+          thresholds(width, T(1)),
+          correlation(q),
+          block(block_of(q)),
+          used(q + 1),
+          factors(q + 1),
+          sums(static_cast<std::size_t>(q) * LANES<T>) {
         for (int i = 0; i < p.m(); i++) thresholds[i] = static_cast<T>(p.lam[i]);
     }
 
@@ -181,14 +190,29 @@ private:
         for (int groups = (count + GROUP - 1) / GROUP; groups > 0; groups--) {
             const int size = (count - first) / groups;
             switch (size) {
-                case 1: visit(std::integral_constant<int, 1>(), first); break;
-                case 2: visit(std::integral_constant<int, 2>(), first); break;
-                case 3: visit(std::integral_constant<int, 3>(), first); break;
-                case 4: visit(std::integral_constant<int, 4>(), first); break;
-                case 5: visit(std::integral_constant<int, 5>(), first); break;
-                case 6: visit(std::integral_constant<int, 6>(), first); break;
-                case 7: visit(std::integral_constant<int, 7>(), first); break;
-                default: visit(std::integral_constant<int, 8>(), first);
+                case 1:
+                    visit(std::integral_constant<int, 1>(), first);
+                    break;
+                case 2:
+                    visit(std::integral_constant<int, 2>(), first);
+                    break;
+                case 3:
+                    visit(std::integral_constant<int, 3>(), first);
+                    break;
+                case 4:
+                    visit(std::integral_constant<int, 4>(), first);
+                    break;
+                case 5:
+                    visit(std::integral_constant<int, 5>(), first);
+                    break;
+                case 6:
+                    visit(std::integral_constant<int, 6>(), first);
+                    break;
+                case 7:
+                    visit(std::integral_constant<int, 7>(), first);
+                    break;
+                default:
+                    visit(std::integral_constant<int, 8>(), first);
             }
             first += size;
         }
@@ -311,8 +335,17 @@ template <class X, template <class> class Descent>
 class HuberSolver {
 public:
     explicit HuberSolver(const HuberProblem& problem)
-        : p(problem), q(p.q()), m(p.m()), single(p), exact(p), coarse(p, single), fine(p, exact),
-          memory(p.depth()), slope(p.depth()), inverse(q), norms(q) {
+        : p(problem),
+          q(p.q()),
+          m(p.m()),
+          single(p),
+          exact(p),
+          coarse(p, single),
+          fine(p, exact),
+          memory(p.depth()),
+          slope(p.depth()),
+          inverse(q),
+          norms(q) {
         for (int j = 0; j < q; j++) {
             inverse[j] = 1 / (p.gram(j, j) + p.lam_star);
             norms[j] = std::sqrt(p.gram(j, j));
@@ -335,8 +368,8 @@ private:
     Descent<double> fine;
     AlignedVector<double> memory;  // the scores in double
     AlignedVector<double> slope;   // a gradient, or a difference of scores
-    std::vector<double> inverse;  // 1 / (G_jj + lam_star)
-    std::vector<double> norms;    // of the atoms
+    std::vector<double> inverse;   // 1 / (G_jj + lam_star)
+    std::vector<double> norms;     // of the atoms
     X* scores = nullptr;
     X* outliers = nullptr;
 
@@ -482,7 +515,8 @@ private:
         gap += miss;
         gap = gap < objective ? gap : objective;  // zero is a dual point too
         magnitude += total;
-        gap += p.rounding * (magnitude * std::sqrt(2 * objective) + p.rounding * magnitude * magnitude + objective);
+        gap +=
+            p.rounding * (magnitude * std::sqrt(2 * objective) + p.rounding * magnitude * magnitude + objective);
     }
 
     /// ||values||^2, of length m.

@@ -26,8 +26,19 @@ public:
     static constexpr std::int64_t ATTEMPTS = 1;
 
     HuberNewton(const HuberProblem& problem, HuberPasses<T>& passes)
-        : p(problem), passes(passes), q(p.q()), gradient(p.depth()), step(p.depth()), change(passes.width),
-          gram(p.dictionary<T>(), p.gram), known(q), system(q), free(q), state(q), wrong(q), local(q),
+        : p(problem),
+          passes(passes),
+          q(p.q()),
+          gradient(p.depth()),
+          step(p.depth()),
+          change(passes.width),
+          gram(p.dictionary<T>(), p.gram),
+          known(q),
+          system(q),
+          free(q),
+          state(q),
+          wrong(q),
+          local(q),
           target(q) {}
 
     /// See `HuberSolver`.
@@ -41,8 +52,10 @@ public:
             double value = done == 0 ? passes.renew(code) : passes.refresh();
             const double gap = passes.judge(code, gradient.data(), value);
             if (!(gap > tol * value)) return done;
-            if (done < ridge_steps) ridge_step(p, gradient.data(), step.data());
-            else newton_step(reweighted > 0);
+            if (done < ridge_steps)
+                ridge_step(p, gradient.data(), step.data());
+            else
+                newton_step(reweighted > 0);
             double slope = 0;
             for (int j = 0; j < q; j++) slope += gradient[j] * step[j];
             // Allow two steps whose gain is below the rounding of the objective.
@@ -183,8 +196,10 @@ private:
         gram.include(known);
         const T* rest = passes.residual.data();
         const T* lam = passes.thresholds.data();
-        if (reweighted) gram.reweight(rest, lam, p.nonnegative);
-        else gram.follow(rest, lam, p.nonnegative);
+        if (reweighted)
+            gram.reweight(rest, lam, p.nonnegative);
+        else
+            gram.follow(rest, lam, p.nonnegative);
         const bool solved = model_step();
         if (solved) {
             std::fill(step.begin(), step.end(), 0.0);

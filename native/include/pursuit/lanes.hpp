@@ -6,7 +6,9 @@
 
 namespace pursuit {
 
-inline constexpr int padded(int count, int multiple) { return (count + multiple - 1) / multiple * multiple; }
+inline constexpr int padded(int count, int multiple) {
+    return (count + multiple - 1) / multiple * multiple;
+}
 
 template <class T>
 inline T sum_of(const Pack<T>& pack) {

@@ -56,9 +56,23 @@ public:
           m(problem.atoms.columns),
           capacity(std::min(q, LARGEST_SUPPORT)),
           stride(padded(capacity) + 8),
-          inverse_lam(q), u(q), excess(q), peaks((q + STRETCH - 1) / STRETCH), listed(q + 1), active(q), member(q, 0), z(q), signs(q),
-          target(q + PAD), rhs(q + PAD), inverse(static_cast<std::size_t>(capacity) * stride),
-          residual(m), lost(m), norms(q), dense(q), exact_u(q) {
+          inverse_lam(q),
+          u(q),
+          excess(q),
+          peaks((q + STRETCH - 1) / STRETCH),
+          listed(q + 1),
+          active(q),
+          member(q, 0),
+          z(q),
+          signs(q),
+          target(q + PAD),
+          rhs(q + PAD),
+          inverse(static_cast<std::size_t>(capacity) * stride),
+          residual(m),
+          lost(m),
+          norms(q),
+          dense(q),
+          exact_u(q) {
         for (int i = 0; i < q; i++) {
             const double inverse_weight = 1 / p.lam[i];
             inverse_lam[i] = static_cast<S>(inverse_weight);
@@ -406,7 +420,8 @@ private:
         double pivot = diagonal;
         for (int k = 0; k < at; k++) pivot -= column[k] * image[k];
         // the inverse magnifies rounding by diagonal / pivot, in the next pivot too: hence the root
-        if (pivot <= 8 * std::sqrt(static_cast<double>(std::numeric_limits<S>::epsilon())) * diagonal) return false;
+        if (pivot <= 8 * std::sqrt(static_cast<double>(std::numeric_limits<S>::epsilon())) * diagonal)
+            return false;
         const int width = padded(at + 1);
         std::fill(image + at, image + width, 0.0);
         image[at] = -1;
@@ -492,7 +507,8 @@ private:
         objective = 0.5 * (quadratic + 2 * cross + second) + penalty;
         bound = 0.5 * (slack * slack * quadratic + 2 * slack * cross + second) + penalty - scale * product;
         bound = std::min(std::max(bound, 0.0), objective);  // zero is a dual point too
-        bound += p.rounding * (magnitude * std::sqrt(2 * objective) + p.rounding * magnitude * magnitude + objective);
+        bound +=
+            p.rounding * (magnitude * std::sqrt(2 * objective) + p.rounding * magnitude * magnitude + objective);
     }
 
     /// ||d D||^2 with the ridge, d = z - code.
@@ -579,8 +595,8 @@ private:
             for (int i = 0; i < q; i++) {
                 const double* PURSUIT_RESTRICT row = p.exact_gram.row(i);
                 const double pull = v[i] + row[i] * dense[i];
-                const double shrunk = p.nonnegative || pull > 0 ? std::max(pull - p.lam[i], 0.0)
-                                                                : std::min(pull + p.lam[i], 0.0);
+                const double shrunk =
+                    p.nonnegative || pull > 0 ? std::max(pull - p.lam[i], 0.0) : std::min(pull + p.lam[i], 0.0);
                 const double change = shrunk / row[i] - dense[i];
                 if (change == 0) continue;
                 dense[i] = shrunk / row[i];

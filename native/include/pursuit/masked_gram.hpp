@@ -22,10 +22,22 @@ template <class T>
 class MaskedGram {
 public:
     MaskedGram(const HuberDictionary<T>& dictionary, Matrix<const double> gram)
-        : d(dictionary), gram(gram), q(gram.rows), m(d.features.rows), depth(gram.columns),
-          positions(q), listed(q), inside(padded(m, WORD)), now(padded(m, WORD)), chosen(m + 1),
-          changed(m + 1), roots(m), sources(CHUNK), panel(static_cast<std::size_t>(CHUNK) * depth),
-          masked(d.atoms.columns), memory(static_cast<std::size_t>(depth) * depth) {}
+        : d(dictionary),
+          gram(gram),
+          q(gram.rows),
+          m(d.features.rows),
+          depth(gram.columns),
+          positions(q),
+          listed(q),
+          inside(padded(m, WORD)),
+          now(padded(m, WORD)),
+          chosen(m + 1),
+          changed(m + 1),
+          roots(m),
+          sources(CHUNK),
+          panel(static_cast<std::size_t>(CHUNK) * depth),
+          masked(d.atoms.columns),
+          memory(static_cast<std::size_t>(depth) * depth) {}
 
     /// Number of atoms that take part. Position b of the matrix belongs to the atom atom(b).
     int size() const { return count; }
@@ -102,7 +114,7 @@ private:
     std::vector<char> inside, now;  // by feature, in whole words
     std::vector<int> chosen;        // features to add or subtract
     std::vector<int> changed;
-    int joined = 0;                 // those that come inside stand first
+    int joined = 0;        // those that come inside stand first
     std::vector<T> roots;  // of weights
 
     std::vector<const T*> sources;  // of one chunk
@@ -220,9 +232,12 @@ private:
         int left = padded(a + R, LANES<T>) / LANES<T>, b = 0;
         while (left > 0) {
             // two tiles of equal width rather than one of full width and a narrow one
-            if (left >= V && left != V + 1) b += add_tile<R, V>(a, b, length, sign), left -= V;
-            else if (V > 1 && left >= 2) b += add_tile<R, (V > 1 ? 2 : 1)>(a, b, length, sign), left -= 2;
-            else b += add_tile<R, 1>(a, b, length, sign), left--;
+            if (left >= V && left != V + 1)
+                b += add_tile<R, V>(a, b, length, sign), left -= V;
+            else if (V > 1 && left >= 2)
+                b += add_tile<R, (V > 1 ? 2 : 1)>(a, b, length, sign), left -= 2;
+            else
+                b += add_tile<R, 1>(a, b, length, sign), left--;
         }
         return R;
     }

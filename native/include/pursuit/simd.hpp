@@ -112,9 +112,13 @@ struct LineAllocator {
     T* allocate(std::size_t count) { return static_cast<T*>(::operator new(count * sizeof(T), LINE)); }
     void deallocate(T* data, std::size_t) { ::operator delete(data, LINE); }
     template <class U>
-    bool operator==(const LineAllocator<U>&) const { return true; }
+    bool operator==(const LineAllocator<U>&) const {
+        return true;
+    }
     template <class U>
-    bool operator!=(const LineAllocator<U>&) const { return false; }
+    bool operator!=(const LineAllocator<U>&) const {
+        return false;
+    }
 };
 
 template <class T>

@@ -37,24 +37,27 @@ struct MatrixStack {
     int count = 0, rows = 0, columns = 0;
 
     int index(int layer, int depth) const { return count == 1 ? 0 : std::max(0, layer - (depth - count)); }
-    Matrix<T> operator[](int i) const { return {data + static_cast<std::ptrdiff_t>(i) * rows * columns, rows, columns}; }
+    Matrix<T> operator[](int i) const {
+        return {data + static_cast<std::ptrdiff_t>(i) * rows * columns, rows, columns};
+    }
 };
 
 /// The layers: what is given.
 template <class T>
 struct TrainingLayers {
     bool gram, coupled;
-    int depth;                      // T
-    int size;                       // q, coefficients
-    int stored;                     // coefficients outside of an identity block
-    int features;                   // m
-    MatrixStack<const T> weight;    // W, (1 or T, stored, m)
-    MatrixStack<const T> matrix;    // H, (k, q, q), or V, (k, stored, m), or D, (1, q, m), if gram and coupled
-    Matrix<const T> outlier_step;   // w, (1 or T, m); no data without an identity block
-    Vector<const T> decay;          // (q,); no data if it is 0
-    Matrix<const T> mixing;         // rows a1, a2, c1, c2, e; (T, 5)
-    Matrix<const T> thresholds;     // (1 or T, columns); negative ones count as 0
-    Matrix<const std::int32_t> labels;       // the column of the threshold of each coefficient, -1 for none; (stages, q)
+    int depth;                     // T
+    int size;                      // q, coefficients
+    int stored;                    // coefficients outside of an identity block
+    int features;                  // m
+    MatrixStack<const T> weight;   // W, (1 or T, stored, m)
+    MatrixStack<const T> matrix;   // H, (k, q, q), or V, (k, stored, m), or D, (1, q, m), if gram and coupled
+    Matrix<const T> outlier_step;  // w, (1 or T, m); no data without an identity block
+    Vector<const T> decay;         // (q,); no data if it is 0
+    Matrix<const T> mixing;        // rows a1, a2, c1, c2, e; (T, 5)
+    Matrix<const T> thresholds;    // (1 or T, columns); negative ones count as 0
+    Matrix<const std::int32_t>
+        labels;  // the column of the threshold of each coefficient, -1 for none; (stages, q)
     Vector<const std::uint8_t> grouped;      // whether a stage shrinks groups; (stages,)
     Vector<const std::uint8_t> nonnegative;  // whether a coefficient must not be negative; (q,)
 };
@@ -70,10 +73,10 @@ struct TrainingGradients {
 /// What the codes minimise: F(x, z) = 1/2 ||x - z D||^2 + sum_r lam_r ||y_r|| + 1/2 sum_i ridge_i y_i^2.
 template <class T>
 struct TrainingObjective {
-    Matrix<const T> atoms;    // D, (rows, m); where the code is longer, it continues as I
-    Vector<const T> lam;      // the weights of the groups of all stages, by their columns of `thresholds`
-    Vector<const T> ridge;    // (q,), or no data
-    Vector<const T> units;    // y = units z; (q,), or no data if y = z
+    Matrix<const T> atoms;  // D, (rows, m); where the code is longer, it continues as I
+    Vector<const T> lam;    // the weights of the groups of all stages, by their columns of `thresholds`
+    Vector<const T> ridge;  // (q,), or no data
+    Vector<const T> units;  // y = units z; (q,), or no data if y = z
 };
 
 /// The groups of a stage: members of group r are members[begin[r]] to members[begin[r + 1] - 1].
@@ -195,7 +198,8 @@ public:
                 for (int k = 0; k < g.thresholds.rows; k++) {
                     for (int i = 0; i < q; i++) {
                         const int column = g.labels(s, i);
-                        if (column >= 0 && g.thresholds(k, column) >= 0) thresholds(k, column) += soft_gradient[index(k, i)];
+                        if (column >= 0 && g.thresholds(k, column) >= 0)
+                            thresholds(k, column) += soft_gradient[index(k, i)];
                     }
                 }
             }
@@ -208,7 +212,7 @@ private:
 
     const int q;
     const TrainingLayers<T>& g;
-    std::vector<T> upper, lower;      // v is clipped to [lower, upper], and the rest is the code
+    std::vector<T> upper, lower;       // v is clipped to [lower, upper], and the rest is the code
     std::vector<T> always, one_sided;  // 1 for coefficients that nothing shrinks, or that are not negative
     bool any_always = false, any_one_sided = false;
     std::vector<Stage> stages;
@@ -257,8 +261,10 @@ private:
                     continue;
                 }
                 T along = 0;  // of the gradient along the row
-                for (int j = stage.begin[r]; j < stage.begin[r + 1]; j++) along += gradient[stage.members[j]] * y[stage.members[j]];
-                if (thresholds.data != nullptr && g.thresholds(k, column) >= 0) thresholds(k, column) -= along / norm;
+                for (int j = stage.begin[r]; j < stage.begin[r + 1]; j++)
+                    along += gradient[stage.members[j]] * y[stage.members[j]];
+                if (thresholds.data != nullptr && g.thresholds(k, column) >= 0)
+                    thresholds(k, column) -= along / norm;
                 const T turn = along / norm * (level / norm) / norm;
                 for (int j = stage.begin[r]; j < stage.begin[r + 1]; j++) {
                     T& entry = gradient[stage.members[j]];
@@ -273,7 +279,8 @@ private:
 template <class T>
 class PenaltyRows {
 public:
-    PenaltyRows(const TrainingLayers<T>& g, const TrainingObjective<T>& objective) : q(g.size), o(objective), lam(q), y(q), slope(q) {
+    PenaltyRows(const TrainingLayers<T>& g, const TrainingObjective<T>& objective)
+        : q(g.size), o(objective), lam(q), y(q), slope(q) {
         for (int s = 0; s < g.labels.rows; s++) {
             if (g.grouped[s]) {
                 stages.push_back(GroupStage<T>(g.labels.row(s), q, g.thresholds.columns));
@@ -311,7 +318,8 @@ public:
                 const T norm = stage.norm(r, y.data()), weight = o.lam[stage.column[r]];
                 total += weight * norm;
                 if (!(norm > 0)) continue;
-                for (int k = stage.begin[r]; k < stage.begin[r + 1]; k++) slope[stage.members[k]] += weight / norm * y[stage.members[k]];
+                for (int k = stage.begin[r]; k < stage.begin[r + 1]; k++)
+                    slope[stage.members[k]] += weight / norm * y[stage.members[k]];
             }
         }
         for (int i = 0; i < q; i++) gradient[i] += o.units.data == nullptr ? slope[i] : o.units[i] * slope[i];
@@ -384,7 +392,8 @@ public:
     /// gradients of `weight` times the first sum and `guard_weight` times the second one are added; `atoms`
     /// is that of D, without data if it is not needed.
     TrainingLoss learn(const Matrix<const T>& x, int plain, double weight, double guard_weight,
-                       const TrainingObjective<T>& objective, const TrainingGradients<T>* out, const Matrix<T>& atoms) {
+                       const TrainingObjective<T>& objective, const TrainingGradients<T>* out,
+                       const Matrix<T>& atoms) {
         begin_forward();
         if (out != nullptr) begin_backward(*out);
         PenaltyRows<T> penalty(g, objective);
@@ -399,7 +408,8 @@ public:
             const bool hard = first >= plain;
             const int n = std::min(tile, (hard ? x.rows : plain) - first);
             const Matrix<const T> rows = rows_of(x, first, n);
-            const Matrix<T> codes(last.data(), n, q), slopes(gradient_of_codes.data(), n, q), r(rest.data(), n, m);
+            const Matrix<T> codes(last.data(), n, q), slopes(gradient_of_codes.data(), n, q),
+                r(rest.data(), n, m);
             const Slots slots(*this, unkept.data(), n);
             forward_tile(rows, codes, slots);
             objective_rows(rows, codes, objective, r, slopes);
@@ -410,7 +420,8 @@ public:
                 double factor = weight;
                 if (hard) {
                     const double tiny = std::numeric_limits<T>::min();
-                    const double start = std::max(tiny, static_cast<double>(dot(rows.row(i), rows.row(i), m)) / 2);
+                    const double start =
+                        std::max(tiny, static_cast<double>(dot(rows.row(i), rows.row(i), m)) / 2);
                     const bool below = value <= start;  // NaN is not
                     loss.guard += below ? 0 : std::log(value / start);
                     // what is not finite must not pass as a gradient of zero
@@ -448,7 +459,7 @@ private:
     AlignedVector<T> decoder, encoder;  // the packed dictionary of the objective, and its transpose
     AlignedVector<T> mixed, v, p, gz, carry, gp, gs, gv, gr;
     AlignedVector<T> last, gradient_of_codes, rest;
-    AlignedVector<T> unkept;  // the tape of a tile
+    AlignedVector<T> unkept;        // the tape of a tile
     MatrixStack<const T> matrices;  // H or V of the layers
     MatrixStack<T> to_matrices;     // and their gradients
     AlignedVector<T> couplings, to_couplings;
@@ -457,8 +468,8 @@ private:
 
     /// The parts of the tape for a tile of n rows, each of them contiguous over the layers.
     struct Slots {
-        T* z;  // codes after each layer but the last
-        T* v;  // what is shrunk in each layer, if needed
+        T* z;       // codes after each layer but the last
+        T* v;       // what is shrunk in each layer, if needed
         T* signal;  // x W' of each W in the gram form, r of each layer in the residual form
         int n, q, width;
 
@@ -476,7 +487,9 @@ private:
     std::ptrdiff_t tape_numbers() const {
         const std::ptrdiff_t codes = static_cast<std::ptrdiff_t>(q) * (depth - 1);
         const std::ptrdiff_t values = shrinkage.needs_values() ? static_cast<std::ptrdiff_t>(q) * depth : 0;
-        return codes + values + (g.gram ? static_cast<std::ptrdiff_t>(q) * g.weight.count : static_cast<std::ptrdiff_t>(m) * depth);
+        return codes + values +
+               (g.gram ? static_cast<std::ptrdiff_t>(q) * g.weight.count
+                       : static_cast<std::ptrdiff_t>(m) * depth);
     }
 
     /// H = I - W D' - diag(decay) for each W.
@@ -491,7 +504,9 @@ private:
         matrices = {couplings.data(), count, q, q};
     }
 
-    void allocate(AlignedVector<T>& values, int width) const { values.resize(static_cast<std::size_t>(tile) * width); }
+    void allocate(AlignedVector<T>& values, int width) const {
+        values.resize(static_cast<std::size_t>(tile) * width);
+    }
 
     template <class U>
     static Matrix<U> rows_of(const Matrix<U>& matrix, int first, int count) {
@@ -530,7 +545,8 @@ private:
         if (depth > 1) pack(backward_matrix, matrices, !g.gram);
         to_matrices = out.matrix;
         if (g.gram && g.coupled) {
-            to_couplings.assign(out.weight.data == nullptr && out.matrix.data == nullptr ? 0 : couplings.size(), T(0));
+            to_couplings.assign(out.weight.data == nullptr && out.matrix.data == nullptr ? 0 : couplings.size(),
+                                T(0));
             to_matrices = {to_couplings.empty() ? nullptr : to_couplings.data(), matrices.count, q, q};
         }
         allocate(gz, q);
@@ -547,8 +563,10 @@ private:
         shrinkage.finish(out.thresholds);
         for (int k = 0; k < matrices.count && g.gram && g.coupled; k++) {
             // of H = I - W D' - diag(decay)
-            if (out.weight.data != nullptr) gemm<T>(-1, {to_matrices[k], false}, {g.matrix[0], false}, 1, out.weight[k], scratch);
-            if (out.matrix.data != nullptr) gemm<T>(-1, {to_matrices[k], true}, {g.weight[k], false}, 1, out.matrix[0], scratch);
+            if (out.weight.data != nullptr)
+                gemm<T>(-1, {to_matrices[k], false}, {g.matrix[0], false}, 1, out.weight[k], scratch);
+            if (out.matrix.data != nullptr)
+                gemm<T>(-1, {to_matrices[k], true}, {g.weight[k], false}, 1, out.matrix[0], scratch);
         }
         if (out.mixing.data == nullptr) return;
         for (int k = 0; k < depth; k++) {
@@ -582,8 +600,10 @@ private:
     }
 
     /// c = alpha a B + beta c with a packed B; a may be the first columns of a wider matrix.
-    static void multiply(T alpha, const Matrix<const T>& a, int inner, const AlignedVector<T>& packed, T beta, const Matrix<T>& c) {
-        for_tiles(a.rows, c.columns, inner, a.data, a.stride, false, packed.data(), detail::Store<T>{alpha, beta, c});
+    static void multiply(T alpha, const Matrix<const T>& a, int inner, const AlignedVector<T>& packed, T beta,
+                         const Matrix<T>& c) {
+        for_tiles(a.rows, c.columns, inner, a.data, a.stride, false, packed.data(),
+                  detail::Store<T>{alpha, beta, c});
     }
     static Matrix<const T> constant(const Matrix<T>& matrix) {
         return {matrix.data, matrix.rows, matrix.columns, matrix.stride};
@@ -618,7 +638,8 @@ private:
     }
 
     /// r = e x - p V, and u = r W'.
-    void residual(int k, const Matrix<const T>& x, const Matrix<T>& point, const Matrix<T>& r, const Matrix<T>& u) {
+    void residual(int k, const Matrix<const T>& x, const Matrix<T>& point, const Matrix<T>& r,
+                  const Matrix<T>& u) {
         const int n = x.rows, outliers = q - g.stored;
         const T e = g.mixing(k, 4);
         for (int i = 0; i < n; i++) {
@@ -634,7 +655,8 @@ private:
             }
         }
         if (k > 0) multiply(-1, constant(point), g.stored, forward_matrix[matrices.index(k, depth)], 1, r);
-        multiply(1, constant(r), m, forward_weight[g.weight.index(k, depth)], 0, Matrix<T>(u.data, n, g.stored, q));
+        multiply(1, constant(r), m, forward_weight[g.weight.index(k, depth)], 0,
+                 Matrix<T>(u.data, n, g.stored, q));
         if (outliers == 0) return;
         const T* PURSUIT_RESTRICT step = outlier_step(k);
         for (int i = 0; i < n; i++) {
@@ -663,9 +685,9 @@ private:
     }
 
     /// v of one row; u and values may be the same.
-    void value_row(int k, const T* mix, const T* PURSUIT_RESTRICT signal, const T* PURSUIT_RESTRICT decay, const T* u,
-                   const T* PURSUIT_RESTRICT point, const T* PURSUIT_RESTRICT z, const T* PURSUIT_RESTRICT earlier,
-                   T* values) const {
+    void value_row(int k, const T* mix, const T* PURSUIT_RESTRICT signal, const T* PURSUIT_RESTRICT decay,
+                   const T* u, const T* PURSUIT_RESTRICT point, const T* PURSUIT_RESTRICT z,
+                   const T* PURSUIT_RESTRICT earlier, T* values) const {
         const T a1 = mix[0], a2 = mix[1], e = mix[4];
         if (k == 0) {
             if (signal == nullptr) {
@@ -702,7 +724,8 @@ private:
                        const Slots& tape, const Matrix<T>& gx, const TrainingGradients<T>& out) {
         const int n = x.rows;
         const std::ptrdiff_t block = static_cast<std::ptrdiff_t>(n) * q;
-        for (int i = 0; i < n; i++) std::copy_n(gradient.row(i), q, gz.data() + static_cast<std::ptrdiff_t>(i) * q);
+        for (int i = 0; i < n; i++)
+            std::copy_n(gradient.row(i), q, gz.data() + static_cast<std::ptrdiff_t>(i) * q);
         std::fill_n(carry.data(), block, T(0));
         std::fill_n(gs.data(), block, T(0));
         for (int k = depth - 1; k >= 0; k--) {
@@ -753,8 +776,8 @@ private:
     }
 
     /// From the gradient of u = r W' to those of r and p.
-    void residual_backward(int k, const Matrix<const T>& x, const Matrix<T>& flow, const Matrix<T>& r, const Matrix<T>& back,
-                           const Matrix<T>& gx, const TrainingGradients<T>& out) {
+    void residual_backward(int k, const Matrix<const T>& x, const Matrix<T>& flow, const Matrix<T>& r,
+                           const Matrix<T>& back, const Matrix<T>& gx, const TrainingGradients<T>& out) {
         const int n = x.rows, outliers = q - g.stored;
         const T e = g.mixing(k, 4);
         const Matrix<T> to_r(gr.data() + static_cast<std::ptrdiff_t>(k) * n * m, n, m);
@@ -762,7 +785,8 @@ private:
         if (outliers > 0) {
             const T* PURSUIT_RESTRICT step = outlier_step(k);
             T* to_step = out.outlier_step.data == nullptr
-                             ? nullptr : out.outlier_step.row(out.outlier_step.rows == 1 ? 0 : k);
+                             ? nullptr
+                             : out.outlier_step.row(out.outlier_step.rows == 1 ? 0 : k);
             for (int i = 0; i < n; i++) {
                 const T* PURSUIT_RESTRICT slope = flow.row(i) + g.stored;
                 const T* PURSUIT_RESTRICT rest = r.row(i);
@@ -790,7 +814,8 @@ private:
         }
         dots[k * 5 + 4] += total;
         if (k == 0) return;
-        multiply(-1, constant(to_r), m, backward_matrix[matrices.index(k, depth)], 0, Matrix<T>(back.data, n, g.stored, q));
+        multiply(-1, constant(to_r), m, backward_matrix[matrices.index(k, depth)], 0,
+                 Matrix<T>(back.data, n, g.stored, q));
         for (int i = 0; i < n; i++) {
             T* PURSUIT_RESTRICT to = back.row(i);
             if (outliers > 0) {
@@ -855,9 +880,15 @@ private:
 
     /// The gradients of the matrices that multiply codes; those that layers share in one product.
     void matrices_backward(int n, const Slots& tape, const TrainingGradients<T>& out) {
-        const auto flow = [&](int k, int count) { return Matrix<T>(gv.data() + static_cast<std::ptrdiff_t>(k) * n * q, count * n, g.stored, q); };
-        const auto point = [&](int k, int count) { return Matrix<T>(p.data() + static_cast<std::ptrdiff_t>(k) * n * q, count * n, g.stored, q); };
-        const auto to_r = [&](int k, int count) { return Matrix<T>(gr.data() + static_cast<std::ptrdiff_t>(k) * n * m, count * n, m); };
+        const auto flow = [&](int k, int count) {
+            return Matrix<T>(gv.data() + static_cast<std::ptrdiff_t>(k) * n * q, count * n, g.stored, q);
+        };
+        const auto point = [&](int k, int count) {
+            return Matrix<T>(p.data() + static_cast<std::ptrdiff_t>(k) * n * q, count * n, g.stored, q);
+        };
+        const auto to_r = [&](int k, int count) {
+            return Matrix<T>(gr.data() + static_cast<std::ptrdiff_t>(k) * n * m, count * n, m);
+        };
         if (!g.gram && out.weight.data != nullptr) {
             const int step = g.weight.count == 1 ? depth : 1;
             for (int k = 0; k < depth; k += step) {

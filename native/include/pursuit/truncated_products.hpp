@@ -66,7 +66,7 @@ private:
     const TruncatedResiduals<T> r;
     const TruncatedFactors<T> f;
     const int stride;
-    std::vector<T> tile;  // truncated residuals, (ROWS, stride)
+    std::vector<T> tile;        // truncated residuals, (ROWS, stride)
     std::vector<T> transposed;  // some rows of U, (s, ROWS)
     int start = 0, length = 0;
     double energy = 0, excess = 0;
@@ -143,7 +143,8 @@ private:
     void transposed_times(int row) {
         const int size = f.basis.columns;
         for (int p = 0; p < size; p++) {
-            for (int i = 0; i < COUNT; i++) transposed[static_cast<std::size_t>(p) * COUNT + i] = f.basis(row + i, p);
+            for (int i = 0; i < COUNT; i++)
+                transposed[static_cast<std::size_t>(p) * COUNT + i] = f.basis(row + i, p);
         }
         const Matrix<T> target{f.along_columns.data + start, size, length, f.along_columns.stride};
         ProductSum<T>({target.data, size, length, target.stride}, 1, {transposed.data(), size, COUNT},

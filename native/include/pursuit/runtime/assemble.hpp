@@ -94,7 +94,8 @@ inline const char* assemble(const Arrays& a, Program& p, std::vector<Run>& runs)
         if (r[1] < 0 || r[1] > r[2] || r[2] > q) return "runs within the code";
         if (r[3] < 0 || r[3] >= p.thresholds.columns) return "runs of groups that have thresholds";
         level = r[0];
-        runs.push_back({static_cast<int>(r[0]), static_cast<int>(r[1]), static_cast<int>(r[2]), static_cast<int>(r[3])});
+        runs.push_back(
+            {static_cast<int>(r[0]), static_cast<int>(r[1]), static_cast<int>(r[2]), static_cast<int>(r[3])});
     }
     p.runs = {runs.data(), static_cast<int>(runs.size())};
     return nullptr;

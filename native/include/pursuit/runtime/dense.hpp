@@ -163,9 +163,7 @@ public:
     int size() const { return q; }
 
     /// The rows that run through all layers together.
-    int block() const {
-        return std::clamp(BLOCK_NUMBERS / width / TILE_ROWS * TILE_ROWS, LEAST_ROWS, MOST_ROWS);
-    }
+    int block() const { return std::clamp(BLOCK_NUMBERS / width / TILE_ROWS * TILE_ROWS, LEAST_ROWS, MOST_ROWS); }
 
     /// The floats of scratch memory for up to `rows` rows.
     std::size_t scratch(int rows) const {
@@ -209,8 +207,8 @@ private:
     };
 
     const int m, q;
-    const int first;  // the coefficients before the identity block
-    const int width;  // of a row of codes, each part filled up to whole panels
+    const int first;   // the coefficients before the identity block
+    const int width;   // of a row of codes, each part filled up to whole panels
     const int stride;  // the distance of rows: at a power of two they would compete for cache lines
     const bool momentum;
     const std::vector<Mix> mix;
@@ -229,8 +227,8 @@ private:
 
     Update update(int t, const Buffers& b, const Matrix<float>& point) const {
         const Mix next = t + 1 < depth() ? mix[t + 1] : Mix{};
-        return {mix[t].a1, mix[t].a2, next.c1, next.c2, shrinkage.soft(t), shrinkage.low(t),
-                stride, b.z.data, b.previous.data, point.data};
+        return {mix[t].a1,        mix[t].a2, next.c1,  next.c2,         shrinkage.soft(t),
+                shrinkage.low(t), stride,    b.z.data, b.previous.data, point.data};
     }
 
     Matrix<float> through_gram(int rows, Buffers& b) const {
@@ -248,8 +246,9 @@ private:
                 std::swap(b.point, b.next);
             } else {
                 const Mix& k = mix[t];
-                multiply(t, rows, b.z, FinishPlain{k.a1, k.c1, k.e, shrinkage.soft(t), shrinkage.low(t), stride,
-                                                   b.signal.data, b.z.data, b.next.data});
+                multiply(t, rows, b.z,
+                         FinishPlain{k.a1, k.c1, k.e, shrinkage.soft(t), shrinkage.low(t), stride, b.signal.data,
+                                     b.z.data, b.next.data});
                 if (shrinkage.has_groups()) {
                     for (int row = 0; row < rows; row++) shrinkage.shrink_groups(t, b.next.row(row), b.factors);
                 }
@@ -281,7 +280,8 @@ private:
                 const float* step = steps.data() + step_of[t] * padded(m);
                 decode(t, rows, b.point, FinishIdentity{layer, residual, padded(first), decay.data(), step});
             }
-            weights.product(static_cast<int>(weights.of[t]), rows, b.signal, FinishCorrelation{layer, decay.data()});
+            weights.product(static_cast<int>(weights.of[t]), rows, b.signal,
+                            FinishCorrelation{layer, decay.data()});
             shrink_groups(t, rows, layer, b.factors);
             std::swap(b.z, b.previous);
         }

@@ -12,13 +12,16 @@
 namespace pursuit::runtime {
 
 /// The width of a row that ends with a whole panel.
-constexpr int padded(int columns) { return padded_columns<float>(columns); }
+constexpr int padded(int columns) {
+    return padded_columns<float>(columns);
+}
 
 /// Hands out parts of the scratch memory that a caller gives; without memory it counts what is needed.
 class Arena {
 public:
     explicit Arena(float* memory = nullptr) : memory(memory) {
-        if (memory != nullptr) used = (LINE - reinterpret_cast<std::uintptr_t>(memory) / sizeof(float) % LINE) % LINE;
+        if (memory != nullptr)
+            used = (LINE - reinterpret_cast<std::uintptr_t>(memory) / sizeof(float) % LINE) % LINE;
     }
 
     float* take(std::size_t count) {

@@ -48,14 +48,14 @@ struct Program {
     Stack atoms;    // V of the residual form, as W, or none
     Stack steps;    // w of the identity block, (1, m), or none
 
-    Vector<const Mix> mix;            // (T,)
-    Matrix<const float> soft;         // thresholds, (T, q)
-    Vector<const float> negative;     // 1 where a coefficient may be negative, else 0, (q,)
-    Vector<const float> decay;        // (q,)
-    Vector<const float> units;        // (q,)
-    Vector<const Run> runs;           // the groups, level by level
-    int levels = 0;                   // levels of groups
-    Matrix<const float> thresholds;   // those of the groups, (T * levels, number of groups)
+    Vector<const Mix> mix;              // (T,)
+    Matrix<const float> soft;           // thresholds, (T, q)
+    Vector<const float> negative;       // 1 where a coefficient may be negative, else 0, (q,)
+    Vector<const float> decay;          // (q,)
+    Vector<const float> units;          // (q,)
+    Vector<const Run> runs;             // the groups, level by level
+    int levels = 0;                     // levels of groups
+    Matrix<const float> thresholds;     // those of the groups, (T * levels, number of groups)
     Vector<const std::int64_t> widths;  // coefficients that a layer replaces, 0 for one block, (T,)
     Vector<const std::int64_t> blocks;  // the block of each coefficient, (q,)
     Vector<const float> constants;      // the step constant of each coefficient, (q,)

@@ -34,9 +34,11 @@ public:
                      program.thresholds.data + static_cast<std::size_t>(program.depth) * levels * groups) {
         for (int t = 0; t < program.depth; t++) {
             for (int i = 0; i < program.size; i++) {
-                const std::size_t at = static_cast<std::size_t>(t) * width + (i < first ? i : padded(first) + i - first);
+                const std::size_t at =
+                    static_cast<std::size_t>(t) * width + (i < first ? i : padded(first) + i - first);
                 soft_[at] = program.soft(t, i);
-                low_[at] = program.negative[i] != 0 ? -program.soft(t, i) : -std::numeric_limits<float>::infinity();
+                low_[at] =
+                    program.negative[i] != 0 ? -program.soft(t, i) : -std::numeric_limits<float>::infinity();
             }
         }
     }
