@@ -13,6 +13,7 @@ from ..certificates import is_met, round_codes
 from ..models import SparseModel, require_model
 from .block import BLOCK_COORDINATE
 from .coordinate import COORDINATE
+from .masked import mask_misfit, solve_masked
 from .nonnegative import NONNEGATIVE
 from .plain import PLAIN
 from .restart import RESTART
@@ -22,7 +23,21 @@ from .solution import Problem, Solution, Solver
 logger = logging.getLogger(__name__)
 
 _FAST = (COORDINATE, BLOCK_COORDINATE, NONNEGATIVE, NEWTON, HUBER_FISTA)
-METHODS: dict[str, Solver] = {solver.name: solver for solver in (*PLAIN, *_FAST, RESTART)}
+
+
+def _masked_misfit(model: SparseModel) -> str | None:
+    fast = any(solver.misfit(model) is None for solver in _FAST)
+    return mask_misfit(model) if fast else "a model that another of the fast methods fits"
+
+
+MASKED = Solver(
+    "masked",
+    lambda problem: solve_masked(problem, choose(problem.model)),
+    _masked_misfit,
+    max_iter=20_000,
+    masks=True,
+)
+METHODS: dict[str, Solver] = {solver.name: solver for solver in (*PLAIN, *_FAST, MASKED, RESTART)}
 
 
 def solve(
@@ -109,8 +124,10 @@ def solve(
 
 def choose(model: SparseModel, masked: bool = False) -> Solver:
     """Return the fastest solver that fits the model, for signals with a mask if `masked`."""
+    if masked:
+        return MASKED if MASKED.accepts(model, masked) else RESTART
     for solver in (NEWTON, COORDINATE, BLOCK_COORDINATE, NONNEGATIVE):
-        if solver.accepts(model, masked):
+        if solver.accepts(model, masked=False):
             return HUBER_FISTA if solver is NEWTON and not prefers_newton(model) else solver
     return RESTART
 
