@@ -326,7 +326,7 @@ def test_encode_refuses_and_leaves_nothing_behind(
         case "folder without pictures":
             data = folder
         case "long name":
-            out = folder / f"{'z' * 245}.npy"
+            out = folder / f"{'z' * 252}.npy"
         case "delimiter of an array" | "delimiter":
             options = ["--delimiter", ";;"]
             if mistake == "delimiter":

@@ -346,6 +346,8 @@ class Speakers:
             )
             stored = below(arrays, "program.")
             atoms = require(stored.get("atoms"), "program.atoms", np.float32, (None, None, m))
+            if len(atoms) == 0:
+                raise ValueError("program.atoms is empty")
             stored["dictionary"] = atoms[0]
             program = from_arrays(stored, {"program": info.get("program")})
             if not isinstance(program, Program):
