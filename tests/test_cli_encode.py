@@ -409,7 +409,7 @@ def test_an_interrupted_encode_leaves_nothing(folder: Path, number: int, code: i
     command = [sys.executable, "-c", slow, "encode", *map(str, arguments)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         deadline = time.monotonic() + 60
-        while not list(folder.glob(".z.npy.*")) and time.monotonic() < deadline:
+        while not list(folder.glob(".*.*.part")) and time.monotonic() < deadline:
             time.sleep(0.05)
         time.sleep(0.3)
         os.kill(process.pid, number)

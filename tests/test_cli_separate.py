@@ -591,7 +591,7 @@ def test_an_interrupted_run_leaves_nothing(
     command = [sys.executable, "-c", SLOW, "separate", tmp_path / "song.wav", "-o", out, "--report"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
         deadline = time.monotonic() + 60
-        while not list(out.glob(".voice.wav.*")) and time.monotonic() < deadline:
+        while not list(out.glob(".*.*.part")) and time.monotonic() < deadline:
             time.sleep(0.05)
         time.sleep(0.5)
         os.kill(process.pid, number)

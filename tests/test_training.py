@@ -724,7 +724,7 @@ def test_a_killed_run_goes_on_bit_by_bit(dictionary: str, tmp_path: Path) -> Non
         unbroken.state_dict().items(), broken.state_dict().values(), strict=True
     ):
         assert torch.equal(a, b), key
-    assert not [p for p in os.listdir(tmp_path) if p.endswith(".part") and p.startswith(".u")]
+    assert not [name for name in os.listdir(tmp_path) if name.endswith(".part")]
 
 
 def test_a_resumed_run_approximates_the_same_codes(tmp_path: Path) -> None:
