@@ -330,12 +330,21 @@ def test_other_regimes_encode_the_rows_of_the_guard_in_the_same_call(monkeypatch
 def test_few_rows_take_fewer_steps() -> None:
     model, _ = problem("lasso", 18, 1)
     encoder = [pu.ProximalEncoder(model, 7)]
-    whole = optimisation.default_steps(encoder, None, 256)
-    assert whole == optimisation.default_steps(encoder, 1_000_000, 256) == 3000
-    steps = [optimisation.default_steps(encoder, rows, 256) for rows in (1, 300, 1000, 3000)]
+    whole = optimisation.default_steps(encoder, True, None, 256)
+    assert whole == optimisation.default_steps(encoder, True, 1_000_000, 256) == 3000
+    steps = [optimisation.default_steps(encoder, True, rows, 256) for rows in (1, 300, 1000, 3000)]
     assert steps[0] == 200
     assert steps == sorted(steps)
     assert steps[2] == optimisation.PASSES * 1000 // 256 < whole
+
+
+def test_the_memory_is_short_where_shallow_encoders_minimise_the_objective() -> None:
+    model, _ = problem("lasso", 18, 1)
+    shallow, deep = ([pu.ProximalEncoder(model, layers)] for layers in (7, 16))
+    assert optimisation.memory(shallow, True) < optimisation.memory(deep, True)
+    assert optimisation.memory(shallow, False) == optimisation.memory(deep, True)
+    fewer, more = (optimisation.default_steps(shallow, aim, None, 256) for aim in (True, False))
+    assert fewer < more
 
 
 # ---- Adam -----------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from .encoders.trainable import Trainable, declared_kinds, require_members
 from .fields import arguments, entry, naming, real
 from .files import below, joined
 from .guard import excess, hard_rows
-from .optimisation import CLIP, LONG_MEMORY, SHORT_MEMORY, Adam, default_steps, learning_rate
+from .optimisation import CLIP, Adam, default_steps, learning_rate, memory
 from .persistence import read, require_like, write
 from .progress import Callback, Progress
 from .regimes import Regime, Unsupervised, Weighted, dictionary_penalty, record_regime
@@ -119,7 +119,9 @@ class Run:
             raise ValueError("layerwise losses are for one encoder, not for a bank")
         self.encoder = cast(nn.Module, encoder)
         self.regime, self.dictionary, self.layerwise = regime, dictionary, layerwise
-        self.steps = default_steps(self.members, rows, batch_size) if steps is None else steps
+        if steps is None:
+            steps = default_steps(self.members, regime.minimises_objective, rows, batch_size)
+        self.steps = steps
         model = self.members[0].model
         self.features = self.members[0].features
         self.dtype, self.device = model.dtype, model.device
@@ -156,7 +158,7 @@ class Run:
         self.held_out = None if held_out is None else self._ready(held_out)
         with self._gradients() as by_gradient:
             rates = {n: learning_rate(self.kinds[n], p.detach()) for n, p in by_gradient.items()}
-            decay = SHORT_MEMORY if self.regime.minimises_objective else LONG_MEMORY
+            decay = memory(self.members, self.regime.minimises_objective)
             self.optimiser = Adam(by_gradient, rates, decay)
             self._loop(source, checkpoint, callback)
         record_regime(self.regime, self.encoder)
