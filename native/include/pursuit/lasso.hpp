@@ -71,16 +71,16 @@ public:
           residual(m),
           lost(m),
           norms(q),
+          exact_inverse(q),
           dense(q),
           exact_u(q) {
         for (int i = 0; i < q; i++) {
-            const double inverse_weight = 1 / p.lam[i];
-            inverse_lam[i] = static_cast<S>(inverse_weight);
+            exact_inverse[i] = 1 / p.lam[i];
+            inverse_lam[i] = static_cast<S>(exact_inverse[i]);
             norms[i] = std::sqrt(dot(p.atoms.row(i), p.atoms.row(i)));
-            steepest = std::max(steepest, norms[i] * inverse_weight);
+            steepest = std::max(steepest, norms[i] * exact_inverse[i]);
         }
-        const double eps = std::max<double>(std::numeric_limits<S>::epsilon(), std::numeric_limits<X>::epsilon());
-        correlation_error = eps * (m + q + 16.0);
+        unit = std::max<double>(std::numeric_limits<S>::epsilon(), std::numeric_limits<X>::epsilon());
     }
 
     /// Solve every row. Objective and gap are those of the codes as stored.
@@ -116,8 +116,8 @@ private:
 
     const LassoProblem<S, X> p;
     const int q, m, capacity, stride;
-    double steepest = 0;           // max_i ||D_i|| / lam_i
-    double correlation_error = 0;  // relative error of a correlation of the search
+    double steepest = 0;  // max_i ||D_i|| / lam_i
+    double unit = 0;      // of rounding in the correlations of the search
 
     std::vector<S> inverse_lam;
     std::vector<S> u;       // correlations of the residual
@@ -134,9 +134,10 @@ private:
     std::vector<double> target, rhs;
     std::vector<double> inverse;  // G_AA^{-1}, with padded rows
     std::vector<double> residual;
-    std::vector<double> lost;   // the part of the signal that is lost by storing the code
-    std::vector<double> norms;  // ||D_i||
-    std::vector<double> dense;  // a code, or a copy of z
+    std::vector<double> lost;           // the part of the signal that is lost by storing the code
+    std::vector<double> norms;          // ||D_i||
+    std::vector<double> exact_inverse;  // 1 / lam_i
+    std::vector<double> dense;          // a code, or a copy of z
     std::vector<double> exact_u;
 
     // The row in hand.
@@ -470,16 +471,17 @@ private:
     /// computed again. `moved` bounds ||change of z D|| since the search. `target` receives the exact
     /// correlations on the support.
     ///
-    /// Rounding: u_i is wrong by e (||D_i|| ||r|| + ridge_i |z_i|) at most, e = `rounding`, for which
-    /// the gauge is raised; the gap receives e (a sqrt(2 F) + e a^2 + F), a = ||x|| + sum_i |z_i| ||D_i||.
+    /// Rounding: u_i is wrong by e (||D_i|| ||r|| + ridge_i |z_i|) at most, e = `rounding`, where
+    /// ridge_i |z_i| <= ||D_i|| ||r|| + |u_i|, and the gauge is raised by that; the gap receives
+    /// e (a sqrt(2 F) + e a^2 + F), a = ||x|| + steepest * penalty >= ||x|| + sum_i |z_i| ||D_i||.
     void store(double moved, double& objective, double& bound) {
         std::fill_n(code, q, X(0));
         std::copy_n(x, m, residual.data());
-        subtract_atoms(z.data(), residual.data());
+        subtract_atoms();
         const double* r = residual.data();
         double quadratic = dot(r, r);
-        const double error = p.rounding * std::sqrt(quadratic);
-        double gauge = 1, penalty = 0, product = 0, cross = 0, total = 0, most = 0;
+        const double length = std::sqrt(quadratic);
+        double gauge = 1, penalty = 0, product = 0, cross = 0;
         for (int k = 0; k < size; k++) {
             const int i = active[k];
             code[i] = static_cast<X>(z[k]);
@@ -490,54 +492,60 @@ private:
             penalty += p.lam[i] * std::abs(value);
             product += exact * value;
             cross += exact * (z[k] - value);
-            total += norms[i] * std::abs(z[k]);
-            most += norms[i] * std::abs(z[k] - value);
-            gauge = std::max(gauge, (one_sided(exact) + p.rounding * p.ridge[i] * std::abs(z[k])) / p.lam[i]);
+            gauge = std::max(gauge, one_sided(exact) * exact_inverse[i]);
         }
-        const double magnitude = std::sqrt(energy) + total;
-        const int count = list_above(1 - (correlation_error * magnitude + moved) * steepest);
+        const double total = steepest * penalty, magnitude = std::sqrt(energy) + total;
+        const double margin = unit * (m + size + 16.0) * magnitude + moved;
+        const int count = list_above(1 - margin * steepest);
         for (int k = 0; k < count; k++) {
             const int i = listed[k];
-            if (code[i] == 0) gauge = std::max(gauge, one_sided(dot(p.atoms.row(i), r)) / p.lam[i]);
+            if (code[i] == 0) gauge = std::max(gauge, one_sided(dot(p.atoms.row(i), r)) * exact_inverse[i]);
         }
-        gauge += error * steepest;
-        double second = most * most;
-        if (second > p.rounding * quadratic) second = lost_energy();
+        gauge += p.rounding * (gauge + 2 * length * steepest);
+        double second = 0;
+        if (sizeof(X) < sizeof(double)) {
+            const double most = 0.5 * std::numeric_limits<X>::epsilon() * total;
+            second = most * most;
+            if (second > p.rounding * (magnitude * length + penalty)) second = lost_energy();
+        }
         const double scale = 1 / gauge, slack = 1 - scale;
         objective = 0.5 * (quadratic + 2 * cross + second) + penalty;
         bound = 0.5 * (slack * slack * quadratic + 2 * slack * cross + second) + penalty - scale * product;
         bound = std::min(std::max(bound, 0.0), objective);  // zero is a dual point too
-        bound +=
-            p.rounding * (magnitude * std::sqrt(2 * objective) + p.rounding * magnitude * magnitude + objective);
+        const double error = p.rounding * magnitude;
+        bound += error * (std::sqrt(2 * objective) + error) + p.rounding * objective;
     }
 
     /// ||d D||^2 with the ridge, d = z - code.
     double lost_energy() {
-        double ridge = 0;
-        for (int k = 0; k < size; k++) {
-            rhs[k] = z[k] - static_cast<double>(code[active[k]]);
-            ridge += p.ridge[active[k]] * rhs[k] * rhs[k];
-        }
         std::fill(lost.begin(), lost.end(), 0.0);
-        subtract_atoms(rhs.data(), lost.data());
-        return dot(lost.data(), lost.data()) + ridge;
+        double sum = 0;
+        for (int k = 0; k < size; k++) {
+            const int i = active[k];
+            const double d = z[k] - static_cast<double>(code[i]);
+            const X* atom = p.atoms.row(i);
+            for (int j = 0; j < m; j++) lost[j] += d * atom[j];
+            sum += p.ridge[i] * d * d;
+        }
+        return sum + dot(lost.data(), lost.data());
     }
 
-    /// r -= values D, on the support, four atoms at a time so that r is loaded and stored less often.
-    void subtract_atoms(const double* values, double* PURSUIT_RESTRICT r) const {
+    /// residual -= z D, four atoms at a time so that it is loaded and stored less often.
+    void subtract_atoms() {
+        double* PURSUIT_RESTRICT r = residual.data();
         int k = 0;
         for (; k + 3 < size; k += 4) {
             const X* PURSUIT_RESTRICT d0 = p.atoms.row(active[k]);
             const X* PURSUIT_RESTRICT d1 = p.atoms.row(active[k + 1]);
             const X* PURSUIT_RESTRICT d2 = p.atoms.row(active[k + 2]);
             const X* PURSUIT_RESTRICT d3 = p.atoms.row(active[k + 3]);
-            const double z0 = values[k], z1 = values[k + 1], z2 = values[k + 2], z3 = values[k + 3];
+            const double z0 = z[k], z1 = z[k + 1], z2 = z[k + 2], z3 = z[k + 3];
             PURSUIT_SIMD
             for (int j = 0; j < m; j++) r[j] -= (z0 * d0[j] + z1 * d1[j]) + (z2 * d2[j] + z3 * d3[j]);
         }
         for (; k < size; k++) {
             const X* PURSUIT_RESTRICT d = p.atoms.row(active[k]);
-            const double value = values[k];
+            const double value = z[k];
             PURSUIT_SIMD
             for (int j = 0; j < m; j++) r[j] -= value * d[j];
         }
