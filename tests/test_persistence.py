@@ -306,6 +306,7 @@ def set_at(place: str, value: object) -> Callable[[dict[str, Any], dict[str, Any
         (set_at("model.arguments.colour", 1), "HiLasso has no argument 'colour'; it takes"),
         (set_at("model.arguments", {"lam": 1.0}), "groups of HiLasso is missing"),
         (set_at("model.arguments", [1]), r"arguments must be a mapping, got \[1\]"),
+        (set_at("model.arguments", {"@penalty": "L1", "arguments": {}}), "has no argument '@pen"),
         (set_at("model", None), "model must be a mapping, got null"),
         (set_at("model.dictionaries", ["none"]), "the array 'none' is missing"),
         (set_at("arguments.layers", 99_999), "layers must be from 1 to the depth"),

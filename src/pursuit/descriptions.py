@@ -64,17 +64,23 @@ def _restore(value: Any, tensors: Mapping[str, Tensor], depth: int = 0) -> Any:
         return value
     for mark, base in MARKED.items():
         if mark in value:
-            given = _restore(entry(value, "arguments", dict), tensors, depth + 1)
+            given = _restore_each(entry(value, "arguments", dict), tensors, depth + 1)
             matrices = named_tensors(value, tensors) if "dictionaries" in value else {}
             kind: Any = class_of(base, value[mark])
             return kind(**matrices, **arguments(given, kind, matrices))
-    return {key: _restore(entry, tensors, depth + 1) for key, entry in value.items()}
+    return _restore_each(value, tensors, depth)
+
+
+def _restore_each(
+    values: Mapping[str, Any], tensors: Mapping[str, Tensor], depth: int
+) -> dict[str, Any]:
+    return {key: _restore(value, tensors, depth + 1) for key, value in values.items()}
 
 
 def restore_model(description: object, tensors: Mapping[str, Tensor]) -> SparseModel:
     """Return the model that `describe_model` describes, on the given dictionaries."""
     kind: Any = class_of(SparseModel, entry(description, "type", str))
-    given = _restore(entry(description, "arguments", dict), tensors)
+    given = _restore_each(entry(description, "arguments", dict), tensors, 0)
     matrices = named_tensors(description, tensors)
     if any(isinstance(value, Operator) for value in given.values()):
         matrices = {}  # the operator has them
