@@ -142,6 +142,7 @@ def test_codes(codes: torch.Tensor, error: type[Exception], sentence: str) -> No
         ({"tol": -1.0}, ValueError, "tol must be non-negative and finite, got -1.0"),
         ({"tol": float("nan")}, ValueError, "tol must be non-negative and finite, got nan"),
         ({"max_iter": 0}, ValueError, "max_iter must be at least 1, got 0"),
+        ({"max_iter": 2.5}, TypeError, "max_iter must be a whole number, got 2.5"),
         ({"mask": torch.ones(2, 4)}, TypeError, "mask must be boolean"),
         ({"mask": torch.ones(2, 3) > 0}, ValueError, r"mask must have the shape of x \(2, 4\)"),
         ({"mask": torch.ones(2, 4, device="meta") > 0}, ValueError, "mask is on meta"),

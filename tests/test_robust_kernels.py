@@ -11,7 +11,7 @@ import torch
 import pursuit as pu
 from pursuit import models
 from pursuit._native import kernels
-from pursuit.solvers.robust import _dictionary
+from pursuit.solvers.robust import _dictionary, _ridge_inverse
 
 ATOMS, FEATURES = (1, 4, 8, 9, 25, 34), (1, 16, 17, 145)
 #: far above the rounding that every gap includes
@@ -110,3 +110,32 @@ def test_a_kernel_takes_only_what_fits(
 @pytest.mark.parametrize("name", ["huber_newton", "huber_fista"])
 def test_a_kernel_takes_no_rows(name: str) -> None:
     getattr(kernels, name)(**call(rows=0))
+
+
+@pytest.mark.parametrize("lam_star", [1e-14, 1e-6, 1.0, 1e9])
+@pytest.mark.parametrize("shape", [(3, 8), (8, 3), (6, 6)])
+def test_the_inverse_of_the_ridge_regression(shape: tuple[int, int], lam_star: float) -> None:
+    d0 = np.random.default_rng(0).standard_normal(shape)
+    gram = d0 @ d0.T
+    inverse, norm = _ridge_inverse(d0, gram, lam_star)
+    np.testing.assert_allclose(norm, np.linalg.norm(d0, 2) ** 2)
+    system = gram + lam_star * np.eye(len(d0))
+    accuracy = max(1e-9, 1e-15 * np.linalg.cond(system))
+    np.testing.assert_allclose(system @ inverse, np.eye(len(d0)), atol=accuracy)
+
+
+@pytest.mark.parametrize("kind", [models.RobustPCA, models.RobustNMF])
+def test_many_atoms_of_few_features_need_no_large_decomposition(
+    kind: type[models.RobustPCA], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    for name in ("eigh", "eigvalsh"):
+        exact = getattr(np.linalg, name)
+        recorded = lambda a, exact=exact: sizes.append(len(a)) or exact(a)  # noqa: E731
+        monkeypatch.setattr(np.linalg, name, recorded)
+    generator = torch.Generator().manual_seed(0)
+    dictionary = torch.rand(300, 3, generator=generator, dtype=torch.float64)
+    x = torch.rand(2, 3, generator=generator, dtype=torch.float64)
+    assert pu.solve(kind(dictionary, 0.5, 0.3), x).converged.all()
+    assert sizes
+    assert max(sizes) == 3

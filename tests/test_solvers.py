@@ -300,6 +300,23 @@ def test_zero_signals_have_zero_codes(dtype: torch.dtype) -> None:
         assert (solution.objective == 0).all()
 
 
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(lambda: models.NMF(atoms(5)), id="nmf-mixed-signs"),
+        pytest.param(lambda: models.NMF(torch.cat([atoms(3), -atoms(3)])), id="nmf-opposites"),
+        pytest.param(lambda: models.LowRankSparse(atoms(3), atoms(4), 0.0, 0.1), id="no-lam-star"),
+        pytest.param(lambda: models.RobustNMF(atoms(3), 0.0, 0.1), id="robust-nmf-no-lam-star"),
+        pytest.param(lambda: models.RobustNMF(atoms(3), 0.0, 0.0), id="no-weights"),
+    ],
+)
+def test_zero_signals_converge_without_a_dual_point_but_zero(model, dtype: torch.dtype) -> None:
+    solution = pu.solve(model().to(dtype), torch.zeros(3, FEATURES, dtype=dtype))
+    assert solution.converged.all()
+    assert (solution.gap == 0).all()
+    assert solution.iterations < 100
+
+
 # ---- hard dictionaries ----------------------------------------------------------------
 
 
