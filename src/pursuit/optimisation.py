@@ -25,8 +25,8 @@ CLIP = 0.4
 PASSES = 300
 #: the decay of Adam's means, and what is added to the root of the squares
 MEAN_DECAY, EPSILON = 0.9, 1e-8
-#: the decay of Adam's squares. Where the objective of the model is minimised, whose gradients have
-#: little noise, a short memory takes fewer steps; deep encoders then blow up on a few signals
+#: the decay of Adam's squares. Where the objective of a fixed model is minimised, whose gradients
+#: have little noise, a short memory takes fewer steps; deep encoders then blow up on a few signals
 LONG_MEMORY, SHORT_MEMORY = 0.999, 0.99
 #: the largest depth with a short memory, and the fraction of the steps that it takes
 SHALLOW, FEWER = 10, 0.75
@@ -49,15 +49,16 @@ def learning_rate(kind: Kind, parameter: Tensor) -> float:
     return rate * kind.unit
 
 
-def memory(encoders: Sequence[Any], minimises_objective: bool) -> float:
-    """Return the decay of Adam's squares for a run."""
+def memory(encoders: Sequence[Any], settled: bool) -> float:
+    """Return the decay of Adam's squares for a run.
+
+    It is `settled` if it minimises the objective of a model that does not change.
+    """
     depths = [getattr(encoder, "layers", math.inf) for encoder in encoders]
-    return SHORT_MEMORY if minimises_objective and max(depths) <= SHALLOW else LONG_MEMORY
+    return SHORT_MEMORY if settled and max(depths) <= SHALLOW else LONG_MEMORY
 
 
-def default_steps(
-    encoders: Sequence[Any], minimises_objective: bool, rows: int | None, batch_size: int
-) -> int:
+def default_steps(encoders: Sequence[Any], settled: bool, rows: int | None, batch_size: int) -> int:
     """Return 750 to 4000 training steps: more for small encoders, whose steps are quick.
 
     Few rows, if their number is known, are passed through `PASSES` times, and in 200 steps at
@@ -66,7 +67,7 @@ def default_steps(
     layers = sum(encoder.layers for encoder in encoders)
     multiplications = sum(encoder.eager_multiplications for encoder in encoders)
     steps = max(1000, min(4000, 40_000 / layers, 2.4e8 / multiplications))
-    if memory(encoders, minimises_objective) == SHORT_MEMORY:
+    if memory(encoders, settled) == SHORT_MEMORY:
         steps *= FEWER
     return int(steps if rows is None else min(steps, max(200, PASSES * rows / batch_size)))
 

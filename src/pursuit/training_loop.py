@@ -120,7 +120,7 @@ class Run:
         self.encoder = cast(nn.Module, encoder)
         self.regime, self.dictionary, self.layerwise = regime, dictionary, layerwise
         if steps is None:
-            steps = default_steps(self.members, regime.minimises_objective, rows, batch_size)
+            steps = default_steps(self.members, self._settled, rows, batch_size)
         self.steps = steps
         model = self.members[0].model
         self.features = self.members[0].features
@@ -141,6 +141,11 @@ class Run:
         self.lowest, self.stale = math.inf, 0
         self.online: OnlineDictionary | None = None
 
+    @property
+    def _settled(self) -> bool:
+        """Whether the objective of a model that does not change is minimised."""
+        return self.dictionary == "fixed" and self.regime.minimises_objective
+
     def train(
         self,
         source: Source,
@@ -158,7 +163,7 @@ class Run:
         self.held_out = None if held_out is None else self._ready(held_out)
         with self._gradients() as by_gradient:
             rates = {n: learning_rate(self.kinds[n], p.detach()) for n, p in by_gradient.items()}
-            decay = memory(self.members, self.regime.minimises_objective)
+            decay = memory(self.members, self._settled)
             self.optimiser = Adam(by_gradient, rates, decay)
             self._loop(source, checkpoint, callback)
         record_regime(self.regime, self.encoder)
