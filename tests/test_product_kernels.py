@@ -110,9 +110,12 @@ def descent(n: int = 5) -> dict[str, Any]:
     gram = atoms @ atoms.T
     blocks = [gram[a:b, a:b] for a, b in pairwise(starts)]
     return {
+        "x": x,
         "c": x @ atoms.T,
         "energy": np.square(x).sum(axis=1),
+        "atoms": atoms,
         "gram": gram,
+        "ridge": np.zeros(40),
         "starts": starts,
         "w": np.full(40, 0.1),
         "v": np.full(5, 0.3),
@@ -120,6 +123,8 @@ def descent(n: int = 5) -> dict[str, Any]:
         "nonnegative": False,
         "tol": 1e-9,
         "max_iter": 1000,
+        "rounding": 1e-14,
+        "single": False,
         "codes": np.zeros((n, 40)),
         "objective": np.zeros(n),
         "gap": np.zeros(n),
