@@ -22,7 +22,7 @@ class Solution:
     objective
         ``F(codes)`` of each row, shape (n,), float64.
     gap
-        An upper bound of ``objective - optimum``, shape (n,), float64; inf without certificate.
+        An upper bound of ``objective - optimum``, shape (n,), float64.
     iterations
         The number of iterations; where rows are solved one by one, the largest number.
     converged
