@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 
@@ -28,7 +32,72 @@ def python(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def pursuit(*arguments: object, options: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-    return python(*options, "-m", "pursuit", *arguments)
+    """Run a command in a process of its own, which is forked unless Python gets options."""
+    if options or not hasattr(os, "fork"):
+        return python(*options, "-m", "pursuit", *arguments)
+    return forks().run([str(argument) for argument in arguments])
+
+
+#: forks a process for each line on stdin, which has the folder of a call and its arguments
+SERVER = """
+import json, os, runpy, sys, traceback
+import torch, pursuit.training, pursuit.cli.main, pursuit.cli.fit_run, pursuit.cli.data
+import pursuit.cli.align_run, pursuit.cli.separate_run, pursuit.audio.speaker_training
+
+def call(place, arguments):
+    for number, name in enumerate(("in", "out", "errors")):
+        os.dup2(os.open(f"{place}/{name}", os.O_RDWR | os.O_CREAT), number)
+    sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")
+    sys.argv = ["pursuit", *arguments]
+    try:
+        runpy.run_module("pursuit", run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+for line in sys.stdin:
+    folder, place, arguments = json.loads(line)
+    process = os.fork()
+    if process == 0:
+        os.chdir(folder)
+        code = call(place, arguments)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
+"""
+
+
+class Forks:
+    """A process that has imported torch and forks for each command, which saves the imports."""
+
+    def __init__(self) -> None:
+        self._server = subprocess.Popen(
+            [sys.executable, "-W", "default", "-c", SERVER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=ENVIRONMENT,
+        )
+
+    def run(self, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+        server = self._server
+        assert server.stdin is not None
+        assert server.stdout is not None
+        with tempfile.TemporaryDirectory() as place:
+            server.stdin.write(json.dumps([os.getcwd(), place, arguments]) + "\n")
+            server.stdin.flush()
+            code = int(server.stdout.readline())
+            out, errors = (Path(place, name).read_text() for name in ("out", "errors"))
+        return subprocess.CompletedProcess(arguments, code, out, errors)
+
+
+@cache
+def forks() -> Forks:
+    return Forks()
 
 
 def errors_of(done: subprocess.CompletedProcess[str]) -> list[str]:
