@@ -169,6 +169,8 @@ D = torch.eye(3, FEATURES)
         (lambda: models.Lasso(torch.ones(2, 3, dtype=torch.int64), 1.0), TypeError, "int64"),
         (lambda: models.Lasso(torch.ones(3), 1.0), ValueError, "two dimensions"),
         (lambda: models.Lasso(torch.ones(0, 3), 1.0), ValueError, "dictionary is empty"),
+        (lambda: models.Lasso(1e-40 * torch.ones(2, 3), 1.0), ValueError, "atom 0 .* too small"),
+        (lambda: models.Lasso(1e30 * torch.ones(2, 3), 1.0), ValueError, "numbers .* too large"),
         (lambda: models.Lasso(torch.tensor([[1.0, torch.nan]]), 1.0), ValueError, "NaN"),
         (lambda: models.Lasso(torch.tensor([[1.0, torch.inf]]), 1.0), ValueError, "infinite"),
         (lambda: models.Lasso(torch.zeros(1, 3), 1.0), ValueError, "atom 0 of dictionary is zero"),

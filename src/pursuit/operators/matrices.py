@@ -153,15 +153,18 @@ def as_dictionary(values: ArrayLike, name: str) -> Tensor:
     """Return a dictionary as a valid float matrix without zero atoms, or raise an error."""
     dictionary = as_float_matrix(values, name, "features")
     if not is_meta(dictionary):
-        if not bool(torch.isfinite(dictionary.detach().square().sum())):
+        squares = dictionary.detach().square().sum(dim=1)
+        if not bool(torch.isfinite(squares.sum())):
             raise ValueError(
                 f"the numbers of {name} are too large, up to {float(dictionary.abs().max()):.1e}; "
                 "divide them by a constant"
             )
-        dead = (dictionary.detach() == 0).all(dim=1).nonzero().flatten()
+        dead = (squares == 0).nonzero().flatten()
         if len(dead) > 0:
+            small = bool(dictionary.detach()[dead[0]].any())
             raise ValueError(
-                f"atom {int(dead[0])} of {name} is zero; remove it or replace it by a sample"
+                f"atom {int(dead[0])} of {name} is {'too small' if small else 'zero'}; remove it "
+                "or replace it by a sample"
             )
     return dictionary
 
