@@ -38,7 +38,8 @@ def pursuit(*arguments: object, options: Sequence[str] = ()) -> subprocess.Compl
     return forks().run([str(argument) for argument in arguments])
 
 
-#: forks a process for each line on stdin, which has the folder of a call and its arguments
+#: forks a process for each line on stdin: the current folder, one for the output, the arguments of
+#: the command, the environment
 SERVER = """
 import json, os, runpy, sys, traceback
 import torch, pursuit.training, pursuit.cli.main, pursuit.cli.fit_run, pursuit.cli.data
@@ -59,10 +60,12 @@ def call(place, arguments):
     return 0
 
 for line in sys.stdin:
-    folder, place, arguments = json.loads(line)
+    folder, place, arguments, environment = json.loads(line)
     process = os.fork()
     if process == 0:
         os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(environment)
         code = call(place, arguments)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -88,7 +91,7 @@ class Forks:
         assert server.stdin is not None
         assert server.stdout is not None
         with tempfile.TemporaryDirectory() as place:
-            server.stdin.write(json.dumps([os.getcwd(), place, arguments]) + "\n")
+            server.stdin.write(json.dumps([os.getcwd(), place, arguments, ENVIRONMENT]) + "\n")
             server.stdin.flush()
             code = int(server.stdout.readline())
             out, errors = (Path(place, name).read_text() for name in ("out", "errors"))
