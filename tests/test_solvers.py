@@ -336,6 +336,19 @@ def test_lasso_with_dependent_atoms(lam: float, nonnegative: bool, dtype: torch.
     assert (solution.objective - reference.objective <= solution.gap + reference.gap).all()
 
 
+@pytest.mark.parametrize("nonnegative", [False, True])
+def test_duplicates_with_a_tiny_weight_are_never_worse_than_zero(
+    nonnegative: bool, dtype: torch.dtype
+) -> None:
+    """An exchange of dependent atoms must not follow a factor that is rounding: it had no end."""
+    for seed in range(20):
+        base = atoms(3 + seed % 8, seed)
+        dictionary = torch.cat([base, base, -base[:1]]).to(dtype)
+        x = atoms(10, seed + 100).to(dtype)
+        solution = pu.solve(models.Lasso(dictionary, 10 ** (-10 - seed / 5), nonnegative), x)
+        assert (solution.objective <= x.double().square().sum(dim=1) / 2).all()
+
+
 def test_lasso_agrees_with_scikit_learn() -> None:
     from sklearn.linear_model import Lasso
 

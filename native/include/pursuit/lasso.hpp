@@ -187,8 +187,17 @@ private:
         }
     }
 
-    /// Write the code and certify it; refine it, or descend by coordinates, if it misses `tol`.
+    /// Write the code and certify it, after improvements; start again from zero if it is worse than that.
     void finish(bool solved, double& value, double& bound) {
+        improve(solved, value, bound);
+        if (!(value > 0.5 * energy) || size == 0) return;
+        for (int k = 0; k < size; k++) member[active[k]] = 0;
+        size = 0;
+        improve(false, value, bound);
+    }
+
+    /// Write the code and certify it; refine it, or descend by coordinates, if it misses `tol`.
+    void improve(bool solved, double& value, double& bound) {
         if (!solved) rounds += descend(p.max_iter - rounds);
         value = std::numeric_limits<double>::infinity();
         double moved = 0;
@@ -337,6 +346,10 @@ private:
         return true;
     }
 
+    /// A pivot below this fraction of its diagonal entry counts as zero. The inverse magnifies rounding
+    /// by diagonal / pivot, in the next pivot too: hence the root.
+    static double dependence() { return 8 * std::sqrt(static_cast<double>(std::numeric_limits<S>::epsilon())); }
+
     /// Copy an entry of the support to another position.
     void move(int from, int to) {
         active[to] = active[from];
@@ -349,13 +362,15 @@ private:
     /// The new atom, at position `known`, equals the combination `target` of the solved support.
     /// Adding t times its sign to its coefficient and subtracting the same combination from the
     /// others changes only the penalty, which decreases because the atom violates its bound. Return
-    /// the position that reaches zero first, or -1.
+    /// the position that reaches zero first, or -1. Factors that are due to rounding do not count:
+    /// the step would be enormous.
     int exchange(int known) {
-        const double sign = signs[known];
+        const double sign = signs[known], least = dependence() * norms[active[known]];
         double step = 1e300;
         int leaving = -1;
         for (int k = 0; k < known; k++) {
             const double pull = sign * target[k];
+            if (std::abs(pull) * norms[active[k]] < least) continue;
             if (pull * signs[k] > 0 && z[k] / pull < step) {
                 step = z[k] / pull;
                 leaving = k;
@@ -420,9 +435,7 @@ private:
         multiply(column, at, image);
         double pivot = diagonal;
         for (int k = 0; k < at; k++) pivot -= column[k] * image[k];
-        // the inverse magnifies rounding by diagonal / pivot, in the next pivot too: hence the root
-        if (pivot <= 8 * std::sqrt(static_cast<double>(std::numeric_limits<S>::epsilon())) * diagonal)
-            return false;
+        if (pivot <= dependence() * diagonal) return false;
         const int width = padded(at + 1);
         std::fill(image + at, image + width, 0.0);
         image[at] = -1;

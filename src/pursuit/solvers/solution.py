@@ -20,9 +20,11 @@ class Solution:
     codes
         The codes, shape (n, q), in the dtype of the signals.
     objective
-        ``F(codes)`` of each row, shape (n,), float64.
+        ``F(codes)`` of each row, shape (n,), float64, up to the rounding that
+        `pursuit.certificates` states.
     gap
-        An upper bound of ``objective - optimum``, shape (n,), float64.
+        An upper bound of ``objective - optimum``, shape (n,), float64, rounding included; the
+        objective itself where no certificate exists.
     iterations
         The number of iterations; where rows are solved one by one, the largest number.
     converged
