@@ -19,6 +19,8 @@ import numpy as np
 #: where these are set, typer would colour the help even in a pipe
 COLOURS = ("GITHUB_ACTIONS", "FORCE_COLOR", "PY_COLORS")
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in COLOURS}
+#: the same whatever a test adds to it
+UNCHANGED = dict(ENVIRONMENT)
 
 
 def python(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -83,7 +85,7 @@ class Forks:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=ENVIRONMENT,
+            env=UNCHANGED,
         )
 
     def run(self, arguments: list[str]) -> subprocess.CompletedProcess[str]:
