@@ -98,7 +98,7 @@ def test_help_of_a_command_shows_an_example(command: str) -> None:
 def test_the_command_is_installed() -> None:
     from importlib.metadata import entry_points
 
-    from pursuit.cli.main import main
+    from pursuit.__main__ import main
 
     (command,) = entry_points(group="console_scripts", name="pursuit")
     assert command.load() is main
