@@ -321,11 +321,13 @@ def layers(draw: Draw, name: str, dtype: type) -> None:
         native.backward(x, codes, draw.array(n, size, dtype=dtype), gx, **gradients)
         return
     atoms = draw.array(q, m, dtype=dtype)
+    plain = int(draw.rng.integers(n + 1))
     native.learn(
-        x, plain=int(draw.rng.integers(n + 1)), weight=1.0, guard_weight=0.5, atoms=atoms,
+        x, plain=plain, weight=1.0, guard_weight=0.5, atoms=atoms,
         lam=draw.array(columns, dtype=dtype, positive=True),
         ridge=draw.array(size, dtype=dtype, positive=True) if draw.flag() else None,
         units=draw.array(size, dtype=dtype) if draw.flag() else None,
+        targets=draw.array(plain, size, dtype=dtype) if draw.flag() else None,
         learns=draw.flag(), gatoms=draw.out(q, m, dtype=dtype), **gradients,
     )  # fmt: skip
 

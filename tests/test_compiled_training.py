@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -194,7 +195,7 @@ def test_not_a_number_stays_one() -> None:
         with torch.no_grad():
             encoder.step.weight.fill_(torch.nan)
         assert encoder(x)[:, 0].isnan().all()
-        loss, _ = encoder.mean_objective(x)
+        loss, _ = encoder.compiled_loss(x)
         assert np.isnan(loss)
 
 
@@ -211,7 +212,7 @@ def test_threads_share_the_rows() -> None:
             assert len(fused._parts(500)) == threads
             codes = encoder(x)
             found = torch.autograd.grad(codes, [*encoder.step.parameters()], slopes)
-            loss, backward = encoder.mean_objective(x, hard, 0.5)
+            loss, backward = encoder.compiled_loss(x, None, hard, 0.5)
             backward()
             results.append([codes, *found, *(p.grad for p in encoder.step.parameters())])
             results[-1].append(torch.tensor(loss, dtype=torch.float64))
@@ -235,7 +236,7 @@ def test_penalties_that_have_no_stages_run_in_eager_torch(monkeypatch) -> None:
     model = models.SparseModel(torch.eye(FEATURES, dtype=torch.float64), Halved(0.1))
     encoder = pu.ProximalEncoder(model, 2)
     encoder(x).sum().backward()
-    assert encoder.mean_objective(x) is None
+    assert encoder.compiled_loss(x) is None
     assert not seen
 
 
@@ -246,7 +247,7 @@ def test_a_penalty_with_another_value_is_not_compiled() -> None:
 
     model = models.SparseModel(torch.eye(FEATURES, dtype=torch.float64), Doubled(0.1))
     encoder = pu.ProximalEncoder(model, 2)
-    assert encoder.mean_objective(torch.randn(5, FEATURES, dtype=torch.float64)) is None
+    assert encoder.compiled_loss(torch.randn(5, FEATURES, dtype=torch.float64)) is None
 
 
 # ---- the loss -------------------------------------------------------------------------------
@@ -260,11 +261,34 @@ def test_the_loss_and_its_gradients_are_those_of_autograd(kind: str, name: str) 
         for parameter in encoder.parameters():
             parameter.requires_grad_()
         hard = hard_rows(5 * x, np.random.default_rng(0))
-        loss, backward = encoder.mean_objective(x, hard, 0.7)
+        loss, backward = encoder.compiled_loss(x, None, hard, 0.7)
         backward()
         found = [p.grad for p in encoder.parameters()]
         judge = eager(encoder)
         expected = judge.model.objective(x, judge(x)).mean()
+        total = expected + 0.7 * excess(judge.model, hard, judge(hard))
+        parameters = list(judge.parameters())
+        theirs = torch.autograd.grad(total, parameters, materialize_grads=True)
+        assert loss == pytest.approx(expected.item(), rel=1e-12)
+        for ours, wanted in zip(found, theirs, strict=True):
+            close(torch.zeros_like(wanted) if ours is None else ours, wanted)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("kind", PROXIMAL)
+def test_the_distance_and_its_gradients_are_those_of_autograd(kind: str, name: str) -> None:
+    for encoder, x in encoders(name, kind, rows=120):  # more than a tile
+        shaken(encoder, 7, 0.3)
+        for parameter in encoder.parameters():
+            parameter.requires_grad_()
+        hard = hard_rows(5 * x, np.random.default_rng(0))
+        targets = torch.randn(len(x), encoder.model.code_size, dtype=x.dtype)
+        loss, backward = encoder.compiled_loss(x, targets, hard, 0.7)
+        backward()
+        found = [p.grad for p in encoder.parameters()]
+        judge = eager(encoder)
+        distance = judge.model.to_normalised(judge(x)) - targets
+        expected = distance.square().sum(dim=1).mean()
         total = expected + 0.7 * excess(judge.model, hard, judge(hard))
         parameters = list(judge.parameters())
         theirs = torch.autograd.grad(total, parameters, materialize_grads=True)
@@ -279,16 +303,17 @@ def test_the_guard_counts_rows_that_get_worse() -> None:
     assert float(excess(model, x, encoder(x)).detach()) > 0.1
 
 
+@pytest.mark.parametrize("regime", [regimes.Unsupervised, regimes.Approximation])
 @pytest.mark.parametrize("dictionary", ["fixed", "gradient", "statistics"])
 @pytest.mark.parametrize("name", ["lasso", "hilasso", "nmf-ridge", "robust-pca"])
-def test_compiled_and_eager_runs_learn_the_same(name: str, dictionary: str) -> None:
+def test_compiled_and_eager_runs_learn_the_same(name: str, dictionary: str, regime: Any) -> None:
     model, x = problem(name, 15, 700)
     results = []
     for compiled in (True, False):
         encoder = pu.ProximalEncoder(model, 3)
         if not compiled:
             encoder.__dict__["_shrinkage"] = None
-        history = pu.fit(encoder, x, steps=30, dictionary=dictionary)
+        history = pu.fit(encoder, x, regime=regime(), steps=30, dictionary=dictionary)
         results.append((history.loss, history.validation, list(encoder.parameters())))
     ours, theirs = results
     np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-6)
@@ -459,7 +484,7 @@ def test_both_instruction_sets_agree() -> None:
         "for name in ('lasso', 'hilasso', 'robust-pca'):\n"
         "    model, x = problem(name, 0, 50)\n"
         "    encoder = pu.ProximalEncoder(model, 3)\n"
-        "    loss, backward = encoder.mean_objective(x)\n"
+        "    loss, backward = encoder.compiled_loss(x)\n"
         "    backward()\n"
         "    print(loss, *(float(p.grad.abs().sum()) for p in encoder.step.parameters()))\n"
     )

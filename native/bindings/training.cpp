@@ -102,8 +102,9 @@ public:
 
     nb::tuple learn(Array2<const T> x, int plain, double weight, double guard_weight, Array2<const T> atoms,
                     Array1<const T> lam, std::optional<Array1<const T>> ridge,
-                    std::optional<Array1<const T>> units, bool learns, Maybe3<T> gweight, Maybe3<T> gmatrix,
-                    Maybe2<T> gstep, Maybe2<T> gmixing, Maybe2<T> gthresholds, Maybe2<T> gatoms) {
+                    std::optional<Array1<const T>> units, Maybe2<const T> targets, bool learns, Maybe3<T> gweight,
+                    Maybe3<T> gmatrix, Maybe2<T> gstep, Maybe2<T> gmixing, Maybe2<T> gthresholds,
+                    Maybe2<T> gatoms) {
         const auto signals = matrix(x);
         require(signals.columns == g.features, "x of shape (n, m)");
         require(0 <= plain && plain <= signals.rows, "at most as many plain rows as rows");
@@ -115,15 +116,17 @@ public:
         objective.lam = vector(lam, g.thresholds.columns, "a weight for each threshold");
         if (ridge) objective.ridge = vector(*ridge, g.size, "ridge of shape (q,)");
         if (units) objective.units = vector(*units, g.size, "units of shape (q,)");
+        const auto compared =
+            targets ? matrix(*targets, plain, g.size, "targets of shape (plain, q)") : Matrix<const T>();
         const auto out = gradients(signals.rows, std::nullopt, gweight, gmatrix, gstep, gmixing, gthresholds);
         const auto to_atoms = gatoms ? matrix(*gatoms, stored, g.features, "a gradient like atoms") : Matrix<T>();
         TrainingLoss loss;
         {
             nb::gil_scoped_release release;
-            loss = TrainingPass<T>(g).learn(signals, plain, weight, guard_weight, objective,
+            loss = TrainingPass<T>(g).learn(signals, plain, weight, guard_weight, objective, compared,
                                             learns ? &out : nullptr, to_atoms);
         }
-        return nb::make_tuple(loss.objective, loss.guard);
+        return nb::make_tuple(loss.plain, loss.guard);
     }
 
 private:
@@ -174,10 +177,10 @@ void define(nb::module_& module, const char* name) {
              given("gthresholds").none(),
              "Add the gradients, given that of the codes; None for those not needed.")
         .def("learn", &Layers<T>::learn, given("x"), nb::arg("plain"), nb::arg("weight"), nb::arg("guard_weight"),
-             given("atoms"), given("lam"), given("ridge").none(), given("units").none(), nb::arg("learns"),
-             given("gweight").none(), given("gmatrix").none(), given("gstep").none(), given("gmixing").none(),
-             given("gthresholds").none(), given("gatoms").none(),
-             "Return the sums of the objective and of the guard, and add the gradients of their weighted sum.");
+             given("atoms"), given("lam"), given("ridge").none(), given("units").none(), given("targets").none(),
+             nb::arg("learns"), given("gweight").none(), given("gmatrix").none(), given("gstep").none(),
+             given("gmixing").none(), given("gthresholds").none(), given("gatoms").none(),
+             "Return the sums of the loss and of the guard, and add the gradients of their weighted sum.");
 }
 
 }  // namespace

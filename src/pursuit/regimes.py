@@ -126,13 +126,16 @@ class Approximation(Regime):
 
     def loss(self, encoder: nn.Module, batch: Batch, codes: Codes) -> Tensor:
         single, codes = _single(encoder, codes, self.name)
-        model = single.model
-        with torch.no_grad():
-            x = single.prepare(batch.x)
-            # signals that are transformed may be transformed differently next time
-            batch = batch if x is batch.x else Batch(x)
-            exact = model.to_normalised(self._targets(model, batch))
-        return (model.to_normalised(codes) - exact).square().sum(dim=-1).mean()
+        distance = single.model.to_normalised(codes) - self.exact(single, batch)
+        return distance.square().sum(dim=-1).mean()
+
+    @torch.no_grad()
+    def exact(self, encoder: Trainable, batch: Batch) -> Tensor:
+        """Return the exact codes of a batch in the normalised coordinates, shape (n, q)."""
+        model, x = encoder.model, encoder.prepare(batch.x)
+        # signals that are transformed may be transformed differently next time
+        batch = batch if x is batch.x else Batch(x)
+        return model.to_normalised(self._targets(model, batch))
 
     def _targets(self, model: SparseModel, batch: Batch) -> Tensor:
         if batch.rows is None or batch.total is None:

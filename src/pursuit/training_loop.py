@@ -31,7 +31,8 @@ from .guard import excess, hard_rows
 from .optimisation import CLIP, Adam, default_steps, learning_rate, memory
 from .persistence import read, require_like, write
 from .progress import Callback, Progress
-from .regimes import Regime, Unsupervised, Weighted, dictionary_penalty, record_regime
+from .regimes import Approximation, Regime, Unsupervised, Weighted, dictionary_penalty
+from .regimes import record_regime
 from .resuming import check_groups, check_optimiser, check_regime
 
 logger = logging.getLogger(__name__)
@@ -485,11 +486,16 @@ def compiled_loss(
 ) -> Learned | None:
     """Return the loss, and what adds the gradients of ``loss + weight guard``, from one call.
 
-    Returns None where this is not compiled; it is for the mean objective of a model.
+    Returns None where this is not compiled; it is for the mean objective of a model, and for the
+    distance to its exact codes.
     """
-    if type(regime) is not Unsupervised or not isinstance(encoder, SteppedEncoder):
+    if not isinstance(encoder, SteppedEncoder):
         return None
-    learned = encoder.mean_objective(batch.x, hard, weight)
+    if type(regime) is Approximation and encoder.compiles(batch.x):
+        return encoder.compiled_loss(batch.x, regime.exact(encoder, batch), hard, weight)
+    if type(regime) is not Unsupervised:
+        return None
+    learned = encoder.compiled_loss(batch.x, None, hard, weight)
     if learned is None or not batch.learns_dictionary:
         return learned
     loss, add_gradients = learned

@@ -334,9 +334,9 @@ private:
     std::vector<T> y, slope;
 };
 
-/// The sum of the objective over the training rows, and that of the guard over the others.
+/// The sum of the loss over the training rows, and that of the guard over the others.
 struct TrainingLoss {
-    double objective = 0, guard = 0;
+    double plain = 0, guard = 0;
 };
 
 /// What the gradient needs of the codes of `rows` signals; see `TrainingPass`.
@@ -386,14 +386,15 @@ public:
         end_backward(out);
     }
 
-    /// Return the objective F of the first `plain` rows and the guard of the others, each as a sum.
+    /// Return the loss of the first `plain` rows and the guard of the others, each as a sum.
     ///
-    /// The guard of a row is max(0, log F - log F_0), where F_0 is F of the zero code. With `out`, the
-    /// gradients of `weight` times the first sum and `guard_weight` times the second one are added; `atoms`
-    /// is that of D, without data if it is not needed.
+    /// The loss of a row is the objective F, or ||z - t||^2 if there are `targets` t, shape (plain, q). The
+    /// guard of a row is max(0, log F - log F_0), where F_0 is F of the zero code. With `out`, the gradients of
+    /// `weight` times the first sum and `guard_weight` times the second one are added; `atoms` is that of D,
+    /// without data if it is not needed.
     TrainingLoss learn(const Matrix<const T>& x, int plain, double weight, double guard_weight,
-                       const TrainingObjective<T>& objective, const TrainingGradients<T>* out,
-                       const Matrix<T>& atoms) {
+                       const TrainingObjective<T>& objective, const Matrix<const T>& targets,
+                       const TrainingGradients<T>* out, const Matrix<T>& atoms) {
         begin_forward();
         if (out != nullptr) begin_backward(*out);
         PenaltyRows<T> penalty(g, objective);
@@ -405,16 +406,21 @@ public:
         allocate(rest, m);
         TrainingLoss loss;
         for (int first = 0; first < x.rows;) {
-            const bool hard = first >= plain;
+            const bool hard = first >= plain, compares = !hard && targets.data != nullptr;
             const int n = std::min(tile, (hard ? x.rows : plain) - first);
             const Matrix<const T> rows = rows_of(x, first, n);
             const Matrix<T> codes(last.data(), n, q), slopes(gradient_of_codes.data(), n, q),
                 r(rest.data(), n, m);
             const Slots slots(*this, unkept.data(), n);
             forward_tile(rows, codes, slots);
-            objective_rows(rows, codes, objective, r, slopes);
+            if (!compares) objective_rows(rows, codes, objective, r, slopes);
             bool active = false;
             for (int i = 0; i < n; i++) {
+                if (compares) {
+                    loss.plain += distance_row(codes.row(i), targets.row(first + i), weight, slopes.row(i));
+                    active = true;
+                    continue;
+                }
                 const double squares = dot(r.row(i), r.row(i), m);
                 const double value = squares / 2 + penalty.add(codes.row(i), slopes.row(i));
                 double factor = weight;
@@ -427,7 +433,7 @@ public:
                     // what is not finite must not pass as a gradient of zero
                     factor = below ? 0 : std::isfinite(value) ? guard_weight / value : value - value;
                 } else {
-                    loss.objective += value;
+                    loss.plain += value;
                 }
                 active |= factor != 0;
                 scale(slopes.row(i), static_cast<T>(factor), q);
@@ -437,7 +443,8 @@ public:
                 const Matrix<T> gx = out->x.data == nullptr ? Matrix<T>() : rows_of(out->x, first, n);
                 backward_tile(rows, constant(codes), constant(slopes), slots, gx, *out);
                 const Matrix<T> stored(codes.data, n, objective.atoms.rows, q);
-                if (atoms.data != nullptr) gemm<T>(-1, {stored, true}, {r, false}, 1, atoms, scratch);
+                if (atoms.data != nullptr && !compares)
+                    gemm<T>(-1, {stored, true}, {r, false}, 1, atoms, scratch);
             }
             first += n;
         }
@@ -597,6 +604,17 @@ private:
             PURSUIT_SIMD
             for (int j = 0; j < m; j++) to[j] = -from[j];
         }
+    }
+
+    /// Return ||z - t||^2, and write its gradient with respect to z, times `weight`.
+    double distance_row(const T* PURSUIT_RESTRICT z, const T* PURSUIT_RESTRICT t, double weight,
+                        T* PURSUIT_RESTRICT slope) const {
+        const T factor = static_cast<T>(2 * weight);
+        PURSUIT_SIMD
+        for (int i = 0; i < q; i++) slope[i] = z[i] - t[i];
+        const double squares = dot(slope, slope, q);
+        scale(slope, factor, q);
+        return squares;
     }
 
     /// c = alpha a B + beta c with a packed B; a may be the first columns of a wider matrix.

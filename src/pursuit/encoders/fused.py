@@ -149,12 +149,14 @@ def fused_loss(
     x: Tensor,
     plain: int,
     weight: float,
+    targets: Tensor | None = None,
 ) -> tuple[float, Callable[[], None]] | None:
     """Return the loss, and a function that adds the gradients of ``loss + weight guard``.
 
-    The loss is the mean objective of the first `plain` rows of x, and the guard is that of
-    `pursuit.guard` over the others. `atoms` and `units` are those of the normalised model. Returns
-    None if this needs eager torch. There are no gradients of gradients, nor of x.
+    The loss is the mean objective of the first `plain` rows of x, or with `targets` the mean square
+    distance of their normalised codes to these; the guard is that of `pursuit.guard` over the other
+    rows. `atoms` and `units` are those of the normalised model. Returns None if this needs eager
+    torch. There are no gradients of gradients, nor of x.
     """
     inputs = _inputs(stack, shrinkage, x)
     if inputs is None:
@@ -165,14 +167,17 @@ def fused_loss(
     layers = _layers(stack, shrinkage, *inputs)
     factors = 1 / max(plain, 1), weight / max(len(x) - plain, 1)
     given = (_array(atoms), *objective.arrays[x.dtype], _array(units))
-    parts, signals = _parts(len(x)), _array(x)
+    parts, signals, compared = _parts(len(x)), _array(x), _array(targets)
     gradients = [_zeros(tensors, needed) for _ in parts]
     sums = [0.0] * len(parts)
 
     def learn(part: slice) -> None:
         count = min(max(plain - part.start, 0), part.stop - part.start)
         k = parts.index(part)
-        sums[k], _ = layers.learn(signals[part], count, *factors, *given, learns, *gradients[k])
+        goal = None if compared is None else compared[part.start : part.start + count]
+        sums[k], _ = layers.learn(
+            signals[part], count, *factors, *given, goal, learns, *gradients[k]
+        )
 
     work_through(parts, lambda: learn, len(parts))
 

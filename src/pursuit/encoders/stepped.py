@@ -176,25 +176,35 @@ class SteppedEncoder(Encoder):
                 return codes
         return super()._last(layers, x)
 
-    def mean_objective(
-        self, x: Tensor, hard: Tensor | None = None, weight: float = 0.0
+    def compiled_loss(
+        self,
+        x: Tensor,
+        targets: Tensor | None = None,
+        hard: Tensor | None = None,
+        weight: float = 0.0,
     ) -> tuple[float, Callable[[], None]] | None:
         """Return the loss, and a function that adds the gradients of ``loss + weight guard``.
 
-        The loss is the mean objective of the codes of x, shape (n, m), and the guard that of
-        `pursuit.guard` on `hard` rows. Returns None where this is not compiled. There are no
-        gradients of gradients, nor of x.
+        The loss is the mean objective of the codes of x, shape (n, m), or with `targets` the mean
+        square distance of the normalised codes to these; the guard is that of `pursuit.guard` on
+        `hard` rows. Returns None where this is not compiled. There are no gradients of gradients,
+        nor of x or the targets.
         """
-        if len(x) == 0 or x.requires_grad or not is_plain(x) or self._objective is None:
+        if not self.compiles(x):
             return None
         assert self._shrinkage is not None
+        assert self._objective is not None
         quadratic = self._quadratic()
         stack, rows = self.step.stack(quadratic), x if hard is None else torch.cat([x, hard])
         parts = self._shrinkage, self._objective, quadratic.atoms, self.units
-        found = fused_loss(stack, *parts, rows, len(x), weight)
+        found = fused_loss(stack, *parts, rows, len(x), weight, targets)
         if found is None or not math.isfinite(found[0]):
             self._as_rows(x)  # raises an error if x is to blame
         return found
+
+    def compiles(self, x: Tensor) -> bool:
+        """Whether the kernel for losses has the layers of this encoder, and takes such signals."""
+        return len(x) > 0 and not x.requires_grad and is_plain(x) and self._objective is not None
 
     @cached_property
     def _objective(self) -> Objective | None:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..certificates import Certificate, is_met, round_codes
 from ..models import SparseModel
+from ..operators.matrices import without_zero_atoms
 from ..penalties import L1, Elastic, Penalty
 from .coordinate import COORDINATE, gram_misfit
 from .restart import RESTART
@@ -72,12 +73,14 @@ def _on_support(model: SparseModel, x: Tensor, codes: Tensor) -> Tensor:
 
 
 def _weighted(model: SparseModel) -> SparseModel:
-    """Return the model with a negligible weight on every coefficient."""
-    size = float(model.dictionary.norm(dim=1).max())
-    penalty: Penalty = L1(WEIGHT * size, nonnegative=True)
+    """Return the model with a negligible weight on every coefficient, a large one on zero atoms."""
+    size = float(model.dictionary.norm(dim=1).max()) or 1.0
+    atoms = without_zero_atoms(model.dictionary)
+    unused = (atoms != model.dictionary).any(dim=1)
+    penalty: Penalty = L1(torch.where(unused, size, WEIGHT * size), nonnegative=True)
     if model.curvature is not None:
         penalty = Elastic(penalty, model.curvature)
-    return SparseModel(model.dictionary, penalty)
+    return SparseModel(atoms, penalty)
 
 
 def _misfit(model: SparseModel) -> str | None:
