@@ -31,8 +31,14 @@ from .guard import excess, hard_rows
 from .optimisation import CLIP, Adam, default_steps, learning_rate, memory
 from .persistence import read, require_like, write
 from .progress import Callback, Progress
-from .regimes import Approximation, Regime, Unsupervised, Weighted, dictionary_penalty
-from .regimes import record_regime
+from .regimes import (
+    Approximation,
+    Regime,
+    Unsupervised,
+    Weighted,
+    dictionary_penalty,
+    record_regime,
+)
 from .resuming import check_groups, check_optimiser, check_regime
 
 logger = logging.getLogger(__name__)
