@@ -40,33 +40,42 @@ def build_if_stale(
     """Compile the modules unless they are up to date, and return the folder that holds them.
 
     Only the module for this processor is compiled, unless `every` asks for all, now or earlier.
-    Says on stderr that it compiles, and raises an OSError if that fails.
+    `sanitize` asks for the one with checks. Says on stderr that it compiles, and raises an OSError
+    if that fails.
     """
     kind = "sanitized" if sanitize else "kernels"
     folder = ROOT / "build" / f"{kind}-{sys.implementation.cache_tag}-{sys.platform}"
     complete = folder / "complete"
-    every = every or sanitize or complete.exists() or not _has_avx2()
-    stamp = complete if every else folder / "stamp"
+    widest = _widest()
+    every = every or sanitize or complete.exists() or widest is None
+    stamp = complete if every else folder / f"stamp-{widest}"
     if not is_stale(stamp):
         return folder
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder / "lock"):
         if is_stale(stamp):  # another process may have compiled them meanwhile
-            _build(folder, [] if every else ["--target", "avx2"], sanitize, install_zig)
+            checked = (widest or "baseline") if sanitize else "OFF"
+            _build(folder, [] if every else ["--target", str(widest)], checked, install_zig)
             stamp.touch()
     return folder
 
 
-def _has_avx2() -> bool:
-    """Whether the processor is known to have AVX2, as far as can be told without compiled code."""
+def _widest() -> str | None:
+    """The best instruction set of this processor, None if only compiled code can tell.
+
+    The rules are those of `native/bindings/module.cpp`.
+    """
     try:
-        flags = Path("/proc/cpuinfo").read_text().split()
+        flags = set(Path("/proc/cpuinfo").read_text().split())
     except OSError:
-        return False
-    return {"avx2", "fma", "bmi2", "f16c"} <= set(flags)
+        return None
+    if not {"avx2", "fma", "bmi1", "bmi2", "f16c"} <= flags:
+        return None
+    wide = {f"avx512{part}" for part in ("f", "dq", "cd", "bw", "vl", "_bf16")}
+    return "avx512" if wide <= flags else "avx2"
 
 
-def _build(folder: Path, target: list[str], sanitize: bool, install_zig: bool) -> None:
+def _build(folder: Path, target: list[str], sanitize: str, install_zig: bool) -> None:
     # imported here, because every import of the kernels in a checkout loads this file
     import shutil
     import subprocess
@@ -78,7 +87,7 @@ def _build(folder: Path, target: list[str], sanitize: bool, install_zig: bool) -
     generator = ["-G", "Ninja"] if ninja else []
     options = [
         f"-DPython_EXECUTABLE={sys.executable}",
-        f"-DPURSUIT_SANITIZE={'ON' if sanitize else 'OFF'}",
+        f"-DPURSUIT_SANITIZE={sanitize}",
     ]
     configure = [cmake, "-S", str(NATIVE), "-B", str(folder), *generator, *options]
     build = [cmake, "--build", str(folder), "--config", "Release", "--parallel", *target]

@@ -190,15 +190,15 @@ def huber(draw: Draw, name: str) -> None:
     d0 = draw.array(q, m)
     gram = product(d0, d0.T)
 
-    def padded(values: Array, multiple: int, dtype: type = np.float64) -> Array:
-        full = np.zeros((len(values), -(-values.shape[1] // multiple) * multiple))
+    def padded(values: Array, dtype: type = np.float64) -> Array:
+        full = np.zeros((len(values), -(-values.shape[1] // 16) * 16))
         full[:, : values.shape[1]] = values
         return draw.keep(full, dtype)
 
     getattr(kernels, name)(
-        draw.array(n, m, dtype=dtype), atoms=padded(d0, 16), features=padded(d0.T, 8),
-        single_atoms=padded(d0, 16, np.float32), single_features=padded(d0.T, 8, np.float32),
-        gram=padded(gram, 8), ridge=padded(draw.array(q, q), 8), lam_star=lam_star,
+        draw.array(n, m, dtype=dtype), atoms=padded(d0), features=padded(d0.T),
+        single_atoms=padded(d0, np.float32), single_features=padded(d0.T, np.float32),
+        gram=padded(gram), ridge=padded(draw.array(q, q)), lam_star=lam_star,
         lam=draw.keep(draw.array(m, positive=True) + 1e-300), nonnegative=draw.flag(),
         step_constant=float(np.abs(np.nan_to_num(gram)).sum()) + lam_star,
         tol=draw.tolerance(), max_iter=int(draw.rng.integers(20)), rounding=1e-14,

@@ -475,7 +475,7 @@ def test_other_dtypes_are_refused_and_a_backward_needs_its_forward() -> None:
         layers.backward(x, codes, codes, None, np.zeros((1, 2, 2), np.float32), *none[:4])
 
 
-def test_both_instruction_sets_agree() -> None:
+def test_instruction_sets_agree() -> None:
     """The gradients of one step, computed in a process for each instruction set."""
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"

@@ -15,11 +15,7 @@ import pytest
 
 from pursuit import _native
 
-SETS = [
-    name
-    for name in ("baseline", "avx2")
-    if find_spec(f"pursuit._native.{name}") and (name == "baseline" or _native.kernels.has_avx2())
-]
+SETS = [n for n in _native.kernels.instruction_sets() if find_spec(f"pursuit._native.{n}")]
 DTYPES = [np.float32, np.float64]
 Array = np.ndarray[Any, Any]
 
@@ -157,8 +153,9 @@ def test_instruction_sets_agree(name: str) -> None:
         returned = getattr(module, name)(**given)
         arrays = [value for value in given.values() if isinstance(value, np.ndarray)]
         results.append([*arrays, np.array(returned, float)])
-    for first, second in zip(*results, strict=True):
-        np.testing.assert_allclose(first, second, rtol=1e-9, atol=1e-9)
+    for first, *others in zip(*results, strict=True):
+        for other in others:
+            np.testing.assert_allclose(first, other, rtol=1e-9, atol=1e-9)
 
 
 def test_no_rows(kernels: Any) -> None:

@@ -13,8 +13,8 @@ template <class T>
 HuberDictionary<T> dictionary(const Array2<const T>& atoms, const Array2<const T>& features, int q, int m) {
     using D = HuberDictionary<T>;
     return {
-        matrix(atoms, q, padded(m, D::WIDE), "atoms of shape (q, m padded)"),
-        matrix(features, m, padded(q, D::NARROW), "features of shape (m, q padded)"),
+        matrix(atoms, q, padded(m, D::PADDED), "atoms of shape (q, m padded)"),
+        matrix(features, m, padded(q, D::PADDED), "features of shape (m, q padded)"),
     };
 }
 
@@ -26,7 +26,7 @@ void solve(Array2<const X> x, Array2<const double> atoms, Array2<const double> f
            Array1<double> objective, Array1<double> gap, Array1<std::int64_t> iterations) {
     const auto signals = matrix(x);
     const int n = signals.rows, m = signals.columns, q = as_int(atoms.shape(0));
-    const int depth = padded(q, HuberDictionary<double>::NARROW);
+    const int depth = padded(q, HuberDictionary<double>::PADDED);
     const HuberProblem problem{
         dictionary<float>(single_atoms, single_features, q, m),
         dictionary<double>(atoms, features, q, m),

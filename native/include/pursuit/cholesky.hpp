@@ -31,7 +31,7 @@ public:
     }
 
 private:
-    static constexpr int ROWS = 4, REGISTERS = 2, WIDTH = REGISTERS * LANES<double>, PAD = 8;
+    static constexpr int ROWS = 4, REGISTERS = 2, WIDTH = REGISTERS * LANES<double>, PAD = std::max(8, WIDTH);
 
     const std::ptrdiff_t stride;
     AlignedVector<double> matrix;  // of finished rows: DU; left of the diagonal and beyond column n nothing

@@ -25,10 +25,10 @@ namespace pursuit {
 /// D0 in one precision, by rows and by columns, padded with zeros to full registers.
 template <class T>
 struct HuberDictionary {
-    Matrix<const T> atoms;     // (q, m padded to WIDE)
-    Matrix<const T> features;  // the transpose, (m, q padded to NARROW)
+    Matrix<const T> atoms;     // (q, m padded to PADDED)
+    Matrix<const T> features;  // the transpose, (m, q padded to PADDED)
 
-    static constexpr int WIDE = 16, NARROW = 8;
+    static constexpr int PADDED = 16;
 };
 
 /// What all rows share.
@@ -180,7 +180,7 @@ private:
 
     static int block_of(int atoms) {
         const int fitting = 16384 / (static_cast<int>(sizeof(T)) * std::max(atoms, 1));
-        return padded(std::max(fitting, 64), HuberDictionary<T>::WIDE);
+        return padded(std::max(fitting, 64), HuberDictionary<T>::PADDED);
     }
 
     /// Visit `count` atoms in groups of similar size, which is a constant of the visitor.

@@ -222,7 +222,7 @@ private:
         const T* feature = sources[t];
         T* values = panel.data() + static_cast<std::size_t>(t) * depth;
         for (int b = 0; b < size; b++) values[b] = scale * feature[positions[b]];
-        std::fill(values + size, values + padded(size, HuberDictionary<T>::NARROW), T(0));
+        std::fill(values + size, values + padded(size, HuberDictionary<T>::PADDED), T(0));
         return values;
     }
 

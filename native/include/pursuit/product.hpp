@@ -5,17 +5,9 @@
 #include <cstddef>
 
 #include "arrays.hpp"
+#include "simd.hpp"
 
 namespace pursuit {
-
-/// Numbers in a vector register.
-#if defined(__AVX__)
-template <class T>
-constexpr int LANES = 32 / sizeof(T);
-#else
-template <class T>
-constexpr int LANES = 16 / sizeof(T);
-#endif
 
 /// Rows and columns of a block: its sums, two vectors of the second factor and one value of the first
 /// fill sixteen registers.

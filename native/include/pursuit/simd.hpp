@@ -1,6 +1,6 @@
 // Vectors of the processor: a few adjacent numbers on which all operators act at once.
 //
-// GCC and clang have them as types of the language, for every processor (SSE, AVX, NEON, WebAssembly).
+// GCC and clang have them as types of the language, for every processor (SSE, AVX, AVX-512, NEON, WebAssembly).
 // Other compilers get a struct with the same operators and vectorise its loops.
 #pragma once
 
@@ -11,7 +11,9 @@
 
 namespace pursuit {
 
-#if defined(__AVX__)
+#if defined(__AVX512F__)
+constexpr int VECTOR_BYTES = 64;
+#elif defined(__AVX__)
 constexpr int VECTOR_BYTES = 32;
 #else
 constexpr int VECTOR_BYTES = 16;

@@ -13,6 +13,8 @@ from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
+#: the instruction sets, each of which contains those before it
+SETS = ("baseline", "avx2", "avx512")
 #: the variable that forces an instruction set
 VARIABLE = "PURSUIT_INSTRUCTION_SET"
 
@@ -29,7 +31,7 @@ def _find_checkout() -> None:
     spec.loader.exec_module(module)
     forced = os.environ.get(VARIABLE)
     try:
-        folder = module.build_if_stale(every=forced == "baseline", sanitize=forced == "sanitized")
+        folder = module.build_if_stale(every=forced in SETS, sanitize=forced == "sanitized")
         __path__.insert(0, str(folder))
     except OSError as error:
         raise ImportError(str(error)) from error
@@ -37,17 +39,15 @@ def _find_checkout() -> None:
 
 def _choose(forced: str | None) -> str:
     """Return the name of the module to load."""
-    built = [name for name in ("baseline", "avx2", "sanitized") if find_spec(f"{__name__}.{name}")]
+    built = [name for name in (*SETS, "sanitized") if find_spec(f"{__name__}.{name}")]
     if not built:
         raise ImportError(
             "the compiled kernels of pursuit are missing; install the package, or build them with "
             "`make install`"
         )
     if forced is None:
-        if "baseline" not in built:  # a checkout compiles what the processor has
-            return built[0]
-        wide = "avx2" in built and import_module(f"{__name__}.baseline").has_avx2()
-        return "avx2" if wide else "baseline"
+        able = import_module(f"{__name__}.{built[0]}").instruction_sets()
+        return next((name for name in reversed(able) if name in built), built[0])
     if forced not in built:
         raise ImportError(f"{VARIABLE} must be one of {', '.join(built)}, got {forced!r}")
     return forced

@@ -14,6 +14,8 @@ from .tiles import Array, Rows, as_array, run
 
 #: a fraction of ||D0||^2 below which lam_star is too small for the inverse by the smaller side
 CANCELLING = 1e-9
+#: the kernels take rows of a multiple of this length: the longest vector of any processor
+PADDED = 16
 
 
 def _misfit(model: SparseModel) -> str | None:
@@ -95,8 +97,7 @@ class _Kernel:
 def _dictionary(d0: Array, lam_star: float) -> dict[str, Any]:
     """What the kernels read of D0 (q, m): copies in both precisions, and products.
 
-    Rows are padded with zeros, those of length m to a multiple of 16, those of length q to a
-    multiple of 8.
+    Rows are padded with zeros to a multiple of `PADDED`.
     """
     exact = d0.astype(np.float64)
     gram = exact @ exact.T
@@ -105,12 +106,12 @@ def _dictionary(d0: Array, lam_star: float) -> dict[str, Any]:
     floor = 1e-10 * np.max(np.abs(exact), initial=0.0)
     single = np.where(np.abs(exact) > floor, exact, 0.0).astype(np.float32)
     return {
-        "atoms": _padded(exact, 16),
-        "features": _padded(exact.T, 8),
-        "single_atoms": _padded(single, 16),
-        "single_features": _padded(single.T, 8),
-        "gram": _padded(gram, 8),
-        "ridge": _padded(ridge, 8),
+        "atoms": _padded(exact),
+        "features": _padded(exact.T),
+        "single_atoms": _padded(single),
+        "single_features": _padded(single.T),
+        "gram": _padded(gram),
+        "ridge": _padded(ridge),
         "step_constant": norm + lam_star,
     }
 
@@ -135,10 +136,10 @@ def _ridge_inverse(d0: Array, gram: Array, lam_star: float) -> tuple[Array, floa
     return (vectors / (eigenvalues + lam_star)) @ vectors.T, float(eigenvalues[-1])
 
 
-def _padded(values: Array, multiple: int) -> Array:
-    """Copy with zeros up to a multiple of columns; it begins at a cache line, which is faster."""
+def _padded(values: Array) -> Array:
+    """Copy with more columns of zeros; it begins at a cache line, which is faster."""
     rows, columns = values.shape
-    width = -(-columns // multiple) * multiple
+    width = -(-columns // PADDED) * PADDED
     memory = np.zeros(rows * width + 64 // values.itemsize, values.dtype)
     first = -memory.ctypes.data % 64 // values.itemsize
     copy = memory[first : first + rows * width].reshape(rows, width)
