@@ -41,7 +41,7 @@ def as_float_matrix(
         )
     if matrix.shape[1] == 0 or (some_rows and len(matrix) == 0):
         raise ValueError(f"{name} is empty, got shape {tuple(matrix.shape)}")
-    if not is_meta(matrix) and not bool(torch.isfinite(matrix.detach()).all()):
+    if not is_meta(matrix) and not is_finite(matrix):
         raise ValueError(f"{name} contains NaN or infinite values; remove, replace or mask them")
     return matrix
 
@@ -132,6 +132,12 @@ def as_count(value: int, name: str) -> int:
     if value < 1:
         raise ValueError(f"{name} must be at least 1, got {value}")
     return int(value)
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Return whether all entries are finite: at once where their sum is, which is seldom not."""
+    tensor = tensor.detach()
+    return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
 
 
 def is_meta(tensor: Tensor) -> bool:

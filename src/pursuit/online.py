@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ._checks import is_finite
 from .batches import Batch, Targets, as_tensors, require_shape, require_targets
 from .bursts import LARGEST, BurstDetector, norms_of
 from .changes import PAST, RECENT, YOUNG, ChangeDetector, running_mean
@@ -205,7 +206,7 @@ class OnlineLearner:
         require_shape(batch, self.encoder.features, "x")
         require_targets(batch.targets, len(batch.x))
         for name, values in {"x": batch.x, **_flat(batch.targets)}.items():
-            if not bool(torch.isfinite(values).all()):
+            if not is_finite(values):
                 raise ValueError(
                     f"{name} contains NaN or infinite values; nothing was learned from it"
                 )
@@ -263,7 +264,7 @@ class OnlineLearner:
         tensors = [*self.encoder.state_dict().values()]
         if self.dictionary is not None:
             tensors += self.dictionary.state.values()
-        return all(bool(torch.isfinite(t).all()) for t in tensors)
+        return all(map(is_finite, tensors))
 
     def _undo(self) -> None:
         """Return to the last good state; the samples since then count as left out."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from . import files
-from ._checks import as_float_matrix, dtype_name
+from ._checks import as_float_matrix, dtype_name, is_finite
 from ._registry import class_of
 from ._words import one_line
 from .descriptions import describe_model, named_tensors, restore_model
@@ -234,5 +234,5 @@ def require_like(given: Mapping[str, Tensor], expected: Mapping[str, Tensor]) ->
 
 
 def require_finite(tensor: Tensor, name: str) -> None:
-    if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+    if tensor.is_floating_point() and not is_finite(tensor):
         raise ValueError(f"{name} contains NaN or infinite values")

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "arrays.hpp"
+#include "simd.hpp"
 
 namespace pursuit {
 
@@ -32,7 +33,7 @@ struct LassoProblem {
     bool nonnegative;
     double tol;  // a row is done when gap <= tol * objective, or after `max_iter` rounds
     std::int64_t max_iter;
-    double rounding;  // relative rounding of a sum over atoms and features, see `store`
+    double rounding;  // relative rounding of a sum over atoms and features, see `write`
 };
 
 /// The rows of a tile: signals and correlations, and what is written for them.
@@ -59,9 +60,10 @@ public:
           inverse_lam(q),
           u(q),
           excess(q),
-          peaks((q + STRETCH - 1) / STRETCH),
-          listed(q + 1),
+          listed(q),
           active(q),
+          rows(q),
+          factors(q),
           member(q, 0),
           z(q),
           signs(q),
@@ -92,7 +94,7 @@ public:
             energy = dot(x, x);
             rounds = 0;
             size = 0;
-            if (rows.warm) load();
+            if (rows.warm) read_start();
             const bool solved = search();
             finish(solved, rows.objective[k], rows.gap[k]);
             rows.iterations[k] = rounds;
@@ -109,8 +111,6 @@ private:
     static constexpr int REFINEMENTS = 2;
     // the largest support that is solved directly; larger ones are left to coordinate descent
     static constexpr int LARGEST_SUPPORT = 1024;
-    // atoms that are searched for violators together
-    static constexpr int STRETCH = 32;
     // the rows of the inverse are padded to full vectors
     static constexpr int PAD = 16;
 
@@ -122,12 +122,13 @@ private:
     std::vector<S> inverse_lam;
     std::vector<S> u;       // correlations of the residual
     std::vector<S> excess;  // |u_i| / lam_i
-    std::vector<S> peaks;   // the largest of each stretch
     std::vector<int> listed;
 
     // The active set: entry k belongs to the atom active[k].
     int size = 0;
     std::vector<int> active;
+    std::vector<const S*> rows;  // G_i, and z_i
+    std::vector<S> factors;
     std::vector<char> member;  // by atom
     std::vector<double> z, signs;
 
@@ -152,7 +153,7 @@ private:
     double one_sided(double value) const { return p.nonnegative ? value : std::abs(value); }
 
     /// Read the support of the starting code.
-    void load() {
+    void read_start() {
         for (int i = 0; i < q; i++) {
             if (code[i] == 0) continue;
             active[size] = i;
@@ -175,8 +176,11 @@ private:
             if (!enter(known)) return false;
             solve_support();
             known = size;
-            correlate();
-            const double gauge = find_excess();
+            for (int k = 0; k < size; k++) {
+                rows[k] = p.gram.row(active[k]);
+                factors[k] = static_cast<S>(z[k]);
+            }
+            const double gauge = correlate(c, size);
             double value, bound;
             estimate(gauge, value, bound);
             if (rounds >= p.max_iter || bound <= 0.25 * p.tol * value || !(value < best)) return true;
@@ -204,7 +208,7 @@ private:
         int attempts = 0;
         while (true) {
             const double before = value;
-            store(moved, value, bound);
+            write(moved, value, bound);
             if (bound <= p.tol * value || !solved) return;
             if (value > before) {  // the refinement made it worse
                 std::copy_n(dense.begin(), size, z.begin());
@@ -222,66 +226,60 @@ private:
 
     // Search: correlations of all atoms, and who joins -------------------------------------------
 
-    /// u = c - G z, two atoms at a time so that u is loaded and stored half as often.
-    void correlate() {
-        S* PURSUIT_RESTRICT out = u.data();
-        std::copy_n(c, q, out);
-        int k = 0;
-        for (; k + 1 < size; k += 2) {
-            const S* PURSUIT_RESTRICT first = p.gram.row(active[k]);
-            const S* PURSUIT_RESTRICT second = p.gram.row(active[k + 1]);
-            const S a = static_cast<S>(z[k]), b = static_cast<S>(z[k + 1]);
-            PURSUIT_SIMD
-            for (int i = 0; i < q; i++) out[i] -= a * first[i] + b * second[i];
-        }
-        if (k < size) {
-            const S* PURSUIT_RESTRICT first = p.gram.row(active[k]);
-            const S a = static_cast<S>(z[k]);
-            PURSUIT_SIMD
-            for (int i = 0; i < q; i++) out[i] -= a * first[i];
-        }
-    }
-
-    /// excess_i = |u_i| / lam_i (u_i / lam_i if non-negative), and the largest of each stretch of
-    /// atoms; return the largest of all, at least 0.
-    double find_excess() {
-        S worst = 0;
-        for (int start = 0, k = 0; start < q; start += STRETCH, k++) {
-            peaks[k] = p.nonnegative ? find_peak<true>(start) : find_peak<false>(start);
-            worst = peaks[k] > worst ? peaks[k] : worst;
+    /// u = from - G z with the first `count` atoms of the support, and excess_i = |u_i| / lam_i
+    /// (u_i / lam_i if non-negative); return the largest, at least 0.
+    double correlate(const S* from, int count) {
+        int i = 0;
+        Pack<S> largest = {};
+        for (; i + 8 * LANES<S> <= q; i += 8 * LANES<S>) correlate_at<8>(i, from, count, largest);
+        if (i + 4 * LANES<S> <= q) correlate_at<4>(i, from, count, largest), i += 4 * LANES<S>;
+        for (; i + LANES<S> <= q; i += LANES<S>) correlate_at<1>(i, from, count, largest);
+        S lanes[LANES<S>], worst = 0;
+        store<S>(lanes, largest);
+        for (const S lane : lanes) worst = std::max(worst, lane);
+        for (; i < q; i++) {
+            S sum = from[i];
+            for (int k = 0; k < count; k++) sum -= factors[k] * rows[k][i];
+            u[i] = sum;
+            excess[i] = (p.nonnegative ? sum : std::abs(sum)) * inverse_lam[i];
+            worst = excess[i] > worst ? excess[i] : worst;
         }
         return worst;
     }
 
-    template <bool nonnegative>
-    S find_peak(int start) {
-        const int count = std::min(STRETCH, q - start);
-        const S* PURSUIT_RESTRICT value = u.data() + start;
-        const S* PURSUIT_RESTRICT weight = inverse_lam.data() + start;
-        S* PURSUIT_RESTRICT out = excess.data() + start;
-        S peak = 0;
-        PURSUIT_SIMD_REDUCE(max : peak)
-        for (int i = 0; i < count; i++) {
-            out[i] = (nonnegative ? value[i] : std::abs(value[i])) * weight[i];
-            peak = out[i] > peak ? out[i] : peak;
+    /// The same for V vectors of atoms from i on, whose sums stay in registers.
+    template <int V>
+    PURSUIT_INLINE void correlate_at(int i, const S* from, int count, Pack<S>& largest) {
+        Pack<S> sums[V];
+        PURSUIT_UNROLL
+        for (int v = 0; v < V; v++) sums[v] = load(from + i + v * LANES<S>);
+        for (int k = 0; k < count; k++) {
+            const S factor = factors[k];
+            const S* row = rows[k] + i;
+            PURSUIT_UNROLL
+            for (int v = 0; v < V; v++) sums[v] -= factor * load(row + v * LANES<S>);
         }
-        return peak;
+        PURSUIT_UNROLL
+        for (int v = 0; v < V; v++) {
+            const int at = i + v * LANES<S>;
+            store<S>(u.data() + at, sums[v]);
+            const Pack<S> size = p.nonnegative ? sums[v] : larger(sums[v], Pack<S>{} - sums[v]);
+            const Pack<S> weighted = size * load(inverse_lam.data() + at);
+            store<S>(excess.data() + at, weighted);
+            largest = larger(weighted, largest);
+        }
     }
 
-    /// List the atoms whose excess reaches a threshold; return their number. Most stretches have
-    /// none, and within a stretch there are no branches.
+    /// List the atoms whose excess reaches a threshold; return their number.
     int list_above(double threshold) {
         const S limit = static_cast<S>(threshold);
-        int count = 0;
-        for (int start = 0, k = 0; start < q; start += STRETCH, k++) {
-            // a peak is at least 0, so that it is no bound where the threshold is not positive
-            if (limit > 0 && !(peaks[k] >= limit)) continue;
-            const int end = std::min(start + STRETCH, q);
-            for (int i = start; i < end; i++) {
-                listed[count] = i;
-                count += excess[i] >= limit;
-            }
+        int count = 0, i = 0;
+        for (; i + LANES<S> <= q; i += LANES<S>) {
+            for (unsigned bits = at_least<S>(load(excess.data() + i), limit); bits != 0; bits &= bits - 1)
+                listed[count++] = i + lowest_bit(bits);
         }
+        for (; i < q; i++)
+            if (excess[i] >= limit) listed[count++] = i;
         return count;
     }
 
@@ -487,7 +485,7 @@ private:
     /// Rounding: u_i is wrong by e (||D_i|| ||r|| + ridge_i |z_i|) at most, e = `rounding`, where
     /// ridge_i |z_i| <= ||D_i|| ||r|| + |u_i|, and the gauge is raised by that; the gap receives
     /// e (a sqrt(2 F) + e a^2 + F), a = ||x|| + steepest * penalty >= ||x|| + sum_i |z_i| ||D_i||.
-    void store(double moved, double& objective, double& bound) {
+    void write(double moved, double& objective, double& bound) {
         std::fill_n(code, q, X(0));
         std::copy_n(x, m, residual.data());
         subtract_atoms();
@@ -636,7 +634,7 @@ private:
             z[size] = dense[i];
             size++;
         }
-        find_excess();
+        correlate(u.data(), 0);
         return sweeps;
     }
 

@@ -9,6 +9,12 @@
 #include <new>
 #include <vector>
 
+#if (defined(__GNUC__) || defined(__clang__)) && defined(__SSE2__)
+#include <immintrin.h>
+#elif defined(_MSC_VER)
+#include <intrin.h>
+#endif
+
 namespace pursuit {
 
 #if defined(__AVX512F__)
@@ -32,6 +38,32 @@ struct PackType {
 };
 template <class T>
 using Pack = typename PackType<T>::type;
+
+/// A bit for each number that is at least `limit`, the lowest one for the first number.
+template <class T>
+PURSUIT_INLINE unsigned at_least(const Pack<T>& values, T limit) {
+#if defined(__AVX512F__)
+    if constexpr (sizeof(T) == 4)
+        return _mm512_cmp_ps_mask((__m512)values, _mm512_set1_ps(limit), _CMP_GE_OQ);
+    else
+        return _mm512_cmp_pd_mask((__m512d)values, _mm512_set1_pd(limit), _CMP_GE_OQ);
+#elif defined(__AVX__)
+    if constexpr (sizeof(T) == 4)
+        return _mm256_movemask_ps(_mm256_cmp_ps((__m256)values, _mm256_set1_ps(limit), _CMP_GE_OQ));
+    else
+        return _mm256_movemask_pd(_mm256_cmp_pd((__m256d)values, _mm256_set1_pd(limit), _CMP_GE_OQ));
+#elif defined(__SSE2__)
+    if constexpr (sizeof(T) == 4)
+        return _mm_movemask_ps(_mm_cmpge_ps((__m128)values, _mm_set1_ps(limit)));
+    else
+        return _mm_movemask_pd(_mm_cmpge_pd((__m128d)values, _mm_set1_pd(limit)));
+#else
+    unsigned bits = 0;
+    for (int l = 0; l < static_cast<int>(VECTOR_BYTES / sizeof(T)); l++)
+        bits |= (values[l] >= limit ? 1u : 0u) << l;
+    return bits;
+#endif
+}
 
 template <class V>
 PURSUIT_INLINE V smaller(const V& a, const V& b) {
@@ -75,6 +107,14 @@ struct Pack {
     PURSUIT_INLINE Pack& operator-=(const Pack& b) { return *this = *this - b; }
 };
 
+/// A bit for each number that is at least `limit`, the lowest one for the first number.
+template <class T>
+PURSUIT_INLINE unsigned at_least(const Pack<T>& values, T limit) {
+    unsigned bits = 0;
+    for (int l = 0; l < Pack<T>::SIZE; l++) bits |= (values.value[l] >= limit ? 1u : 0u) << l;
+    return bits;
+}
+
 template <class V>
 PURSUIT_INLINE V smaller(const V& a, const V& b) {
     return V::each([&](int i) { return a.value[i] < b.value[i] ? a.value[i] : b.value[i]; });
@@ -85,6 +125,17 @@ PURSUIT_INLINE V larger(const V& a, const V& b) {
 }
 
 #endif
+
+/// The place of the lowest bit of a number that is not 0.
+inline int lowest_bit(unsigned bits) {
+#if defined(__GNUC__) || defined(__clang__)
+    return __builtin_ctz(bits);
+#else
+    unsigned long place;
+    _BitScanForward(&place, bits);
+    return static_cast<int>(place);
+#endif
+}
 
 /// The number of elements of a vector.
 template <class T>

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._checks import as_tensor, dtype_name, is_eager, require_device, require_width
+from .._checks import as_tensor, dtype_name, is_eager, is_finite, require_device, require_width
 from .._registry import Registered, name_of
 from ..descriptions import describe_model
 from ..models import SparseModel, require_model
@@ -265,7 +265,7 @@ class Encoder(Registered, nn.Module):
                 f".to(torch.{dtype})"
             )
         # a finite sum proves in one pass that all entries are finite
-        if is_eager() and not (x.detach().sum().isfinite() or x.detach().isfinite().all()):
+        if is_eager() and not is_finite(x):
             raise ValueError("x contains NaN or infinite values; remove or replace them")
         return x.reshape(-1, x.shape[-1])
 

@@ -69,11 +69,8 @@ def as_array(tensor: Tensor) -> Array:
 def correlations(x: Array, atoms: Array) -> Array:
     """``x atoms'`` on the calling thread.
 
-    BLAS is not used when it has several threads: they spin for milliseconds after a call, on the
-    cores that the other tiles need.
+    Threads of BLAS would spin for milliseconds after a call, on the cores that other tiles need.
     """
-    if torch.get_num_threads() == 1:
-        return (torch.from_numpy(x) @ torch.from_numpy(atoms).T).numpy()
     out = np.empty((len(x), len(atoms)), x.dtype)
     kernels.correlate(x, atoms, out)
     return out
