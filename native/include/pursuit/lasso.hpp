@@ -484,7 +484,7 @@ private:
     ///
     /// Rounding: u_i is wrong by e (||D_i|| ||r|| + ridge_i |z_i|) at most, e = `rounding`, where
     /// ridge_i |z_i| <= ||D_i|| ||r|| + |u_i|, and the gauge is raised by that; the gap receives
-    /// e (a sqrt(2 F) + e a^2 + F), a = ||x|| + steepest * penalty >= ||x|| + sum_i |z_i| ||D_i||.
+    /// e (a sqrt(2 F) + e a^2 + F), a = ||x|| + sum_i |z_i| ||D_i||.
     void write(double moved, double& objective, double& bound) {
         std::fill_n(code, q, X(0));
         std::copy_n(x, m, residual.data());
@@ -492,7 +492,7 @@ private:
         const double* r = residual.data();
         double quadratic = dot(r, r);
         const double length = std::sqrt(quadratic);
-        double gauge = 1, penalty = 0, product = 0, cross = 0;
+        double gauge = 1, penalty = 0, product = 0, cross = 0, total = 0;
         for (int k = 0; k < size; k++) {
             const int i = active[k];
             code[i] = static_cast<X>(z[k]);
@@ -501,11 +501,12 @@ private:
             target[k] = exact;
             quadratic += p.ridge[i] * z[k] * z[k];
             penalty += p.lam[i] * std::abs(value);
+            total += norms[i] * std::abs(value);
             product += exact * value;
             cross += exact * (z[k] - value);
             gauge = std::max(gauge, one_sided(exact) * exact_inverse[i]);
         }
-        const double total = steepest * penalty, magnitude = std::sqrt(energy) + total;
+        const double magnitude = std::sqrt(energy) + total;
         const double margin = unit * (m + size + 16.0) * magnitude + moved;
         const int count = list_above(1 - margin * steepest);
         for (int k = 0; k < count; k++) {
