@@ -13,6 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALLED := $(VENV)/.installed
 DEMO_INSTALLED := $(VENV)/.installed-demo
 BENCH_INSTALLED := $(VENV)/.installed-bench
+COMMA := ,
 CPP = $(shell find native -name '*.hpp' -o -name '*.cpp')
 
 .DEFAULT_GOAL := help
@@ -65,19 +66,23 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("pursuit needs Python >= 3.11, but $(PYTHON) is %d.%d; try make PYTHON=python3.11" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 
+# Install with the extras $(1), and compile the kernels for all instruction sets or, if $(2) is empty, for
+# this processor. They are compiled while pip installs the rest.
+define install_extras
+$(PIP) install -c constraints.txt cmake nanobind ninja
+$(BIN)/python native/build.py $(2) & kernels=$$!; \
+$(PIP) install --no-compile -c constraints.txt -e ".[$(1)]" && wait $$kernels
+endef
+
 # The stamps spare a second run the installation. The interpreter is order-only, since the
-# time of the file behind its link says nothing about what is installed. The kernels are compiled
-# while pip installs the rest.
+# time of the file behind its link says nothing about what is installed.
 $(DEMO_INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) install -c constraints.txt cmake nanobind ninja
-	$(BIN)/python native/build.py & kernels=$$!; \
-	$(PIP) install --no-compile -c constraints.txt -e ".[demo,plots]" && wait $$kernels
+	$(call install_extras,demo$(COMMA)plots)
 	@touch $@
 
-$(INSTALLED): $(DEMO_INSTALLED)
-	$(BIN)/python native/build.py --all & kernels=$$!; \
-	$(PIP) install -c constraints.txt -e ".[dev,demo,plots]" && wait $$kernels
-	@touch $@
+$(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
+	$(call install_extras,dev$(COMMA)demo$(COMMA)plots,--all)
+	@touch $(DEMO_INSTALLED) $@
 
 $(BENCH_INSTALLED): $(INSTALLED)
 	$(PIP) install -c constraints.txt -e ".[bench]"

@@ -2,14 +2,14 @@
 
 A new penalty or model joins the tests of all properties by one entry here. The references
 (`reference_*`) state the problem anew for cvxpy from a penalty's own arguments, and share no
-code with the library's mathematics.
+code with the library's mathematics. cvxpy is imported where it is used, since that takes seconds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-import cvxpy as cp
 import numpy as np
 import torch
 from torch import Tensor
@@ -18,6 +18,9 @@ from pursuit import models, penalties
 from pursuit.models import SparseModel
 from pursuit.operators import WithIdentity
 from pursuit.penalties import L1, Elastic, GroupL2, NonNegative, Penalty, Ridge, Stacked, TreeL2
+
+if TYPE_CHECKING:
+    import cvxpy as cp
 
 SIZE = 12
 FEATURES = 8
@@ -112,6 +115,8 @@ def full_dictionary(model: SparseModel) -> Tensor:
 
 def reference_penalty(penalty: Penalty, codes: cp.Variable) -> tuple[cp.Expression, list]:
     """The penalty of a matrix of codes as a cvxpy expression, with its constraints."""
+    import cvxpy as cp
+
     match penalty:
         case Elastic():
             value, constraints = reference_penalty(penalty.penalty, codes)
@@ -142,6 +147,8 @@ def reference_penalty(penalty: Penalty, codes: cp.Variable) -> tuple[cp.Expressi
 
 
 def reference_prox(penalty: Penalty, v: Tensor, step: float) -> np.ndarray:
+    import cvxpy as cp
+
     codes = cp.Variable(tuple(v.shape))
     value, constraints = reference_penalty(penalty, codes)
     distance = cp.sum_squares(codes - v.numpy()) / 2
@@ -149,6 +156,8 @@ def reference_prox(penalty: Penalty, v: Tensor, step: float) -> np.ndarray:
 
 
 def reference_codes(model: SparseModel, x: Tensor) -> np.ndarray:
+    import cvxpy as cp
+
     model, x = model.to(torch.float64), x.double()
     codes = cp.Variable((len(x), model.code_size))
     value, constraints = reference_penalty(model.penalty, codes)
@@ -157,6 +166,8 @@ def reference_codes(model: SparseModel, x: Tensor) -> np.ndarray:
 
 
 def _minimise(objective: cp.Expression, constraints: list, codes: cp.Variable) -> np.ndarray:
+    import cvxpy as cp
+
     cp.Problem(cp.Minimize(objective), constraints).solve(
         solver=cp.CLARABEL, tol_gap_abs=1e-10, tol_gap_rel=1e-10, tol_feas=1e-10
     )

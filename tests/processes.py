@@ -37,11 +37,19 @@ def pursuit(*arguments: object, options: Sequence[str] = ()) -> subprocess.Compl
     """Run a command in a process of its own, which is forked unless Python gets options."""
     if options or not hasattr(os, "fork"):
         return python(*options, "-m", "pursuit", *arguments)
-    return forks().run([str(argument) for argument in arguments])
+    return forks().run(["pursuit", *map(str, arguments)])
 
 
-#: forks a process for each line on stdin: the current folder, one for the output, the arguments of
-#: the command, the environment
+def script(path: Path, *arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run a file in a process of its own, which is forked where there is fork."""
+    command = [str(path), *map(str, arguments)]
+    if hasattr(os, "fork"):
+        return forks().run(command, cwd)
+    return subprocess.run([sys.executable, *command], cwd=cwd, capture_output=True, text=True)
+
+
+#: forks a process for each line on stdin: the current folder, one for the output, the command or
+#: the file with its arguments, the environment
 SERVER = """
 import json, os, runpy, sys, traceback
 import torch, pursuit.training, pursuit.cli.main, pursuit.cli.fit_run, pursuit.cli.data
@@ -51,9 +59,12 @@ def call(place, arguments):
     for number, name in enumerate(("in", "out", "errors")):
         os.dup2(os.open(f"{place}/{name}", os.O_RDWR | os.O_CREAT), number)
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")
-    sys.argv = ["pursuit", *arguments]
+    sys.argv = arguments
     try:
-        runpy.run_module("pursuit", run_name="__main__", alter_sys=True)
+        if arguments[0] == "pursuit":
+            runpy.run_module("pursuit", run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(arguments[0], run_name="__main__")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
@@ -77,7 +88,7 @@ for line in sys.stdin:
 
 
 class Forks:
-    """A process that has imported torch and forks for each command, which saves the imports."""
+    """A process that has imported torch and forks for each run, which saves the imports."""
 
     def __init__(self) -> None:
         self._server = subprocess.Popen(
@@ -88,12 +99,15 @@ class Forks:
             env=UNCHANGED,
         )
 
-    def run(self, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, arguments: list[str], cwd: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
         server = self._server
         assert server.stdin is not None
         assert server.stdout is not None
         with tempfile.TemporaryDirectory() as place:
-            server.stdin.write(json.dumps([os.getcwd(), place, arguments, ENVIRONMENT]) + "\n")
+            folder = os.getcwd() if cwd is None else str(cwd)
+            server.stdin.write(json.dumps([folder, place, arguments, ENVIRONMENT]) + "\n")
             server.stdin.flush()
             code = int(server.stdout.readline())
             out, errors = (Path(place, name).read_text() for name in ("out", "errors"))

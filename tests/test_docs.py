@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +10,7 @@ import pytest
 import torch
 
 import pursuit as pu
+from processes import script
 from pursuit import penalties
 
 ROOT = Path(__file__).parents[1]
@@ -21,10 +20,12 @@ def blocks(document: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
 
 
-def test_readme_example() -> None:
+def test_readme_example(tmp_path: Path) -> None:
     (code,) = blocks("README.md")
     assert len([line for line in code.splitlines() if line.strip()]) <= 12
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    (tmp_path / "example.py").write_text(code)
+    done = script(tmp_path / "example.py", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
     assert "converged=10000" in done.stdout
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from processes import script
 
 FOLDER = Path(__file__).parents[1] / "examples"
 MOST_LINES = 81
@@ -106,13 +105,7 @@ def test_an_example_is_short_and_says_how_to_run_it(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_makes_its_point(name: str, tmp_path: Path) -> None:
-    result = subprocess.run(
-        [sys.executable, FOLDER / f"{name}.py"],
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
+    result = script(FOLDER / f"{name}.py", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
     EXAMPLES[name](result.stdout)
