@@ -370,6 +370,8 @@ def test_the_memory_is_short_where_shallow_encoders_minimise_the_objective() -> 
     assert optimisation.memory(shallow, False) == optimisation.memory(deep, True)
     fewer, more = (optimisation.default_steps(shallow, aim, None, 256) for aim in (True, False))
     assert fewer < more
+    scalars = [pu.ProximalEncoder(model, 7, step="model")]
+    assert optimisation.default_steps(scalars, True, None, 256) == more
 
 
 # ---- Adam -----------------------------------------------------------------------------------

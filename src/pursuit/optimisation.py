@@ -28,7 +28,7 @@ MEAN_DECAY, EPSILON = 0.9, 1e-8
 #: the decay of Adam's squares. Where the objective of a fixed model is minimised, whose gradients
 #: have little noise, a short memory takes fewer steps; deep encoders then blow up on a few signals
 LONG_MEMORY, SHORT_MEMORY = 0.999, 0.99
-#: the largest depth with a short memory, and the fraction of the steps that it takes
+#: the largest depth with a short memory, and the fraction of the steps that matrices then take
 SHALLOW, FEWER = 10, 0.75
 
 
@@ -61,13 +61,14 @@ def memory(encoders: Sequence[Any], settled: bool) -> float:
 def default_steps(encoders: Sequence[Any], settled: bool, rows: int | None, batch_size: int) -> int:
     """Return 750 to 4000 training steps: more for small encoders, whose steps are quick.
 
-    Few rows, if their number is known, are passed through `PASSES` times, and in 200 steps at
+    Encoders that learn scalars alone gain from every step and take all. Few rows, if their number is known, are passed through `PASSES` times, and in 200 steps at
     least.
     """
     layers = sum(encoder.layers for encoder in encoders)
     multiplications = sum(encoder.eager_multiplications for encoder in encoders)
     steps = max(1000, min(4000, 40_000 / layers, 2.4e8 / multiplications))
-    if memory(encoders, settled) == SHORT_MEMORY:
+    matrices = any(kind.role == "matrix" for e in encoders for kind in e.kinds().values())
+    if matrices and memory(encoders, settled) == SHORT_MEMORY:
         steps *= FEWER
     return int(steps if rows is None else min(steps, max(200, PASSES * rows / batch_size)))
 
