@@ -11,6 +11,17 @@ import fuzz
 ATTACKS = fuzz.attacks()
 #: the number of trials of an attack, and the seconds after which there is no further one
 TRIALS, SECONDS = 12, 2.0
+#: seeds and numbers of trials that found something once
+FOUND = [
+    ("certificates.lasso", 77, 7),  # weights of different sizes: the objective's rounding
+    ("certificates.lasso", 77, 108),
+    ("certificates.group_lasso", 2026, 3084),  # dependent atoms, tiny weight: codes without end
+]
+
+
+@pytest.mark.parametrize(("name", "seed", "number"), FOUND)
+def test_what_was_found_is_repaired(name: str, seed: int, number: int) -> None:
+    assert fuzz.trial(name, ATTACKS[name], seed, number) is None
 
 
 @pytest.mark.parametrize("name", ATTACKS)

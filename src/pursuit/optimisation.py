@@ -61,8 +61,8 @@ def memory(encoders: Sequence[Any], settled: bool) -> float:
 def default_steps(encoders: Sequence[Any], settled: bool, rows: int | None, batch_size: int) -> int:
     """Return 750 to 4000 training steps: more for small encoders, whose steps are quick.
 
-    Encoders that learn scalars alone gain from every step and take all. Few rows, if their number is known, are passed through `PASSES` times, and in 200 steps at
-    least.
+    Encoders that learn scalars alone gain from every step and take all. Few rows, if their number
+    is known, are passed through `PASSES` times, and in 200 steps at least.
     """
     layers = sum(encoder.layers for encoder in encoders)
     multiplications = sum(encoder.eager_multiplications for encoder in encoders)

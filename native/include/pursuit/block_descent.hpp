@@ -104,6 +104,9 @@ public:
             begin(code);
             rows.iterations[k] = max_iter > 0 ? solve_row() : 0;
             finish(rows.x.row(k), code, rows.objective[k], rows.gap[k]);
+            if (rows.objective[k] <= 0.5 * energy || max_iter == 0) continue;
+            clear();  // rounding has made the codes worse than zero
+            finish(rows.x.row(k), code, rows.objective[k], rows.gap[k]);
         }
     }
 
@@ -852,15 +855,17 @@ private:
         return slope;
     }
 
-    /// Set the trial codes z' and return the change of the objective from z to z'.
+    /// Set the trial codes z' and return the change of the objective from z to z', rounding included.
     ///
     /// It is summed from differences, -(z' - z)'(u + u')/2 + penalty(z') - penalty(z), and is therefore
-    /// accurate even when it is far below the rounding of the objective.
+    /// accurate even when it is far below the rounding of the objective. What rounding can have added,
+    /// e (sum_i |z'_i - z_i| ||D_i|| (||x|| + sum_i |z'_i| ||D_i||) + sum_i ridge_i |z'_i - z_i| |z'_i|), counts as an increase: without it the
+    /// Gram matrix of dependent atoms may seem to have a negative eigenvalue, along which codes grow.
     double try_step(double step, bool clip, double collapse) {
         set_trial(step, clip, collapse);
         std::copy_n(c, q, trial_u.data());
         subtract_rows(trial_u.data(), trial.data(), count, 0, q);
-        double change = 0;
+        double change = 0, moved = 0, reach = std::sqrt(energy), own = 0;
         for_active_blocks([&](int r, int begin, int end) {
             double square = 0, growth = 0;
             for (int p = begin; p < end; p++) {
@@ -870,10 +875,13 @@ private:
                 growth += (after - before) * (after + before);
                 change += w[i] * (std::abs(after) - std::abs(before));
                 change -= 0.5 * (after - before) * (u[i] + trial_u[i]);
+                moved += std::abs(after - before) * atom_norms[i];
+                reach += std::abs(after) * atom_norms[i];
+                own += this->p.ridge[i] * std::abs((after - before) * after);
             }
             change += v[r] * growth / (norms[r] + std::sqrt(square));
         });
-        return change;
+        return change + p.rounding * (moved * reach + own);
     }
 
     /// Set the trial codes to z + step d.
