@@ -356,7 +356,7 @@ def test_few_rows_take_fewer_steps() -> None:
     model, _ = problem("lasso", 18, 1)
     encoder = [pu.ProximalEncoder(model, 7)]
     whole = optimisation.default_steps(encoder, True, None, 256)
-    assert whole == optimisation.default_steps(encoder, True, 1_000_000, 256) == 3000
+    assert whole == optimisation.default_steps(encoder, True, 1_000_000, 256) == 3200
     steps = [optimisation.default_steps(encoder, True, rows, 256) for rows in (1, 300, 1000, 3000)]
     assert steps[0] == 200
     assert steps == sorted(steps)

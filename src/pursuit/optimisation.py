@@ -29,7 +29,7 @@ MEAN_DECAY, EPSILON = 0.9, 1e-8
 #: have little noise, a short memory takes fewer steps; deep encoders then blow up on a few signals
 LONG_MEMORY, SHORT_MEMORY = 0.999, 0.99
 #: the largest depth with a short memory, and the fraction of the steps that matrices then take
-SHALLOW, FEWER = 10, 0.75
+SHALLOW, FEWER = 10, 0.8
 
 
 def learning_rate(kind: Kind, parameter: Tensor) -> float:
@@ -59,7 +59,7 @@ def memory(encoders: Sequence[Any], settled: bool) -> float:
 
 
 def default_steps(encoders: Sequence[Any], settled: bool, rows: int | None, batch_size: int) -> int:
-    """Return 750 to 4000 training steps: more for small encoders, whose steps are quick.
+    """Return 800 to 4000 training steps: more for small encoders, whose steps are quick.
 
     Encoders that learn scalars alone gain from every step and take all. Few rows, if their number
     is known, are passed through `PASSES` times, and in 200 steps at least.
