@@ -3,7 +3,7 @@
 A trial draws a model, signals, a method and a tolerance, from sizes of one and dependent atoms to
 scales and weights over twenty orders of magnitude. It states the problem anew from plain arrays
 (`Statement`) and compares what `solve` and `certify` report with objectives in long double, of the
-codes that were returned and of those that other methods find.
+codes that were returned and of those that other methods find; on a sample, cvxpy is one of them.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ STEPS = 50
 MOST_ROWS = 40
 #: iterations of `Statement.descend`
 REFERENCE_STEPS = 60
+#: the part of the trials in which cvxpy is asked as well
+CVXPY = 0.02
 
 
 @dataclass
@@ -71,6 +73,24 @@ class Statement:
             norms = np.linalg.norm(v[:, group], axis=1, keepdims=True)
             v[:, group] *= np.maximum(1 - step * weight / np.maximum(norms, 1e-300), 0)
         return v
+
+    def solved_by_cvxpy(self, x: Array) -> Array | None:
+        """The codes that cvxpy finds, None where it fails."""
+        import cvxpy as cp
+
+        z = cp.Variable((len(x), len(self.w)))
+        value = cp.sum_squares(x - z @ self.dictionary) / 2 + cp.sum(cp.abs(z) @ self.w)
+        value += cp.sum(cp.square(z) @ self.c) / 2
+        for group, weight in self.groups:
+            value += weight * cp.sum(cp.norm(z[:, group], 2, axis=1))
+        signs = [z[:, i] >= 0 for i in np.flatnonzero(self.sign)]
+        try:
+            cp.Problem(cp.Minimize(value), signs).solve(solver=cp.CLARABEL)
+        except (cp.SolverError, ValueError):
+            return None
+        if z.value is None:
+            return None
+        return np.where(self.sign, np.maximum(z.value, 0), z.value)
 
     def descend(self, x: Array, z: Array) -> Array:
         """Some accelerated proximal gradient steps in float64, restarted where they ascend."""
@@ -316,6 +336,9 @@ def judge(rng: Rng, family: Callable[[Rng], Case]) -> None:
         for other in [str(rng.choice(others))] if others and rng.random() < 0.5 else []:
             found = pu.solve(model, case.x.double(), other, 1e-12, STEPS).codes.numpy()
             starts.append(found)
+        if rng.random() < CVXPY:
+            solved = statement.solved_by_cvxpy(x)
+            starts += [] if solved is None else [solved]
         for start in starts:
             for other in (start, statement.descend(x, start)):
                 reached = statement.objective(x, other)
