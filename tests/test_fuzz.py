@@ -16,6 +16,9 @@ FOUND = [
     ("certificates.lasso", 77, 7),  # weights of different sizes: the objective's rounding
     ("certificates.lasso", 77, 108),
     ("certificates.group_lasso", 2026, 3084),  # dependent atoms, tiny weight: codes without end
+    ("files.file-noisy", 2, 44),  # a message with the whole of a wrong version
+    ("files.file-unfinished", 2, 159),  # a checkpoint from which training overflows
+    ("learners.first bursts", 2, 37),  # the variance of objectives above 1e154
 ]
 
 

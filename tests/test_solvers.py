@@ -13,6 +13,7 @@ from families import FEATURES, HALVES, LEAVES, MODELS, PAIRS, SIZE, problem, ref
 from pursuit import models, penalties
 from pursuit.certificates import Certificate
 from pursuit.models import SparseModel
+from pursuit.solvers import nonnegative
 from pursuit.solvers.plain import iterates
 from pursuit.solvers.solve import METHODS
 
@@ -504,21 +505,25 @@ def test_the_same_call_gives_the_same_codes() -> None:
 
 
 @pytest.mark.parametrize("ridge", [0.0, 0.3])
-def test_nmf_rows_that_the_active_set_misses_are_solved_by_the_next_stage(
+def test_nmf_rows_that_the_active_set_misses_are_solved_by_the_last_stage(
     ridge: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a weight that is far too large the first stage is wrong, and the second corrects it."""
+    """With a weight that is far too large the first stage is wrong, and the last corrects it."""
     generator = torch.Generator().manual_seed(0)
     model = pu.models.NMF(torch.rand(12, 20, generator=generator).double(), ridge)
     x = torch.rand(40, 20, generator=generator).double()
     best = pu.solve(model, x, "restart", tol=1e-11)
     calls = []
-    restart = METHODS["restart"]
-    recorded = replace(restart, run=lambda problem: calls.append(1) or restart.run(problem))
-    monkeypatch.setattr("pursuit.solvers.nonnegative.RESTART", recorded)
+    last = nonnegative._without_gram_matrix
+
+    def recorded(*given: object) -> torch.Tensor:
+        calls.append(1)
+        return last(*given)
+
+    monkeypatch.setattr(nonnegative, "_without_gram_matrix", recorded)
     for weight in (None, 1e-2):
         if weight is not None:
-            monkeypatch.setattr("pursuit.solvers.nonnegative.WEIGHT", weight)
+            monkeypatch.setattr(nonnegative, "WEIGHT", weight)
         solution = pu.solve(model, x, tol=1e-9)
         assert solution.method == "nonnegative"
         assert solution.converged.all()
@@ -538,3 +543,13 @@ def test_nmf_of_silence_and_of_exact_sums_of_atoms() -> None:
     # an objective of zero cannot be certified relatively, but most gaps are below eps
     assert (solution.gap <= 1e-11 * (codes @ atoms).double().square().sum(dim=1)).all()
     assert solution.converged.double().mean() > 0.6
+
+
+def test_nmf_with_a_tiny_ridge_and_dependent_atoms() -> None:
+    """Codes whose objective is the ridge's alone, which the rounding of a Gram matrix hides."""
+    generator = torch.Generator().manual_seed(5)
+    atoms = 15 * torch.rand(8, 2, generator=generator, dtype=torch.float64)
+    x = 100 * torch.rand(12, 2, generator=generator, dtype=torch.float64)
+    solution = pu.solve(models.NMF(atoms, 2e-6), x)
+    assert solution.converged.all()
+    assert solution.iterations < 1000

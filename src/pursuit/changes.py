@@ -29,6 +29,8 @@ OBJECTIVE_DEVIATIONS, OBJECTIVE_CHANGE = 5.0, 0.05
 MOMENTS_DEVIATIONS, MOMENTS_CHANGE = 10.0, 0.02
 #: the number of chunks in the past mean of the moments: few, since a slow drift is not a change
 MOMENTS_PAST = 20
+#: an upper bound of the variance of objectives, so that all numbers stay finite
+LARGEST_VARIANCE = 1e300
 #: signals of more features than this are projected to as many random directions
 DIRECTIONS = 64
 
@@ -65,7 +67,7 @@ class Level:
             self.chunks = 0
             return True
         self.mean = running_mean(self.mean, value, min(PAST, self.chunks))
-        square = (value - self.last) ** 2 / 2
+        square = min((value - self.last) * (value - self.last) / 2, LARGEST_VARIANCE)
         if self.chunks > 1:
             self.variance = running_mean(self.variance, square, min(PAST, self.chunks - 1))
         self.last = value

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ._words import one_line
+from .fields import shown
 from .whole_files import as_target as as_target
 from .whole_files import signals_wait as signals_wait
 from .whole_files import whole as whole
@@ -140,8 +141,8 @@ def open_saved(path: str | os.PathLike[str]) -> Saved:
         raise ValueError(f"{path} is a safetensors file, but not one of pursuit; {SAVED_BY}")
     if info.get("version") != VERSION:
         raise ValueError(
-            f"{path} has format version {info.get('version')}, but this version of pursuit reads "
-            f"version {VERSION}; update pursuit, or save the model again with this version"
+            f"{path} has format version {shown(info.get('version'))}, but this version of pursuit "
+            f"reads version {VERSION}; update pursuit, or save the model again with this version"
         )
     same = info.pop("same", {})
     if not isinstance(same, dict) or not all(

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ._checks import require_choice
+from ._checks import is_finite, require_choice
 from .batches import Batch, Source
 from .dictionary import OnlineDictionary
 from .encoders.bank import EncoderBank
@@ -227,6 +227,12 @@ class Run:
         self.history.seconds = earlier + time.perf_counter() - started
         if self.best:
             self._restore(self.best)
+        if not all(map(is_finite, self.parameters.values())):
+            advice = "" if checkpoint is None else f", without the checkpoint {checkpoint}"
+            raise ValueError(
+                "training has led to parameters that are not finite; train again with a smaller "
+                f"rate{advice}"
+            )
 
     def _ready(self, batch: Batch) -> Batch:
         """Return the batch on the encoder's device, with what regimes must know about the run."""

@@ -3,13 +3,16 @@
 The fastest kernel needs a positive weight on every coefficient. It gets a weight of 1e-12, for
 signals of unit norm, in float64, and its codes are certified for the problem without a weight. Rows
 that miss the tolerance (such as sums of atoms, whose objective is zero) are solved again on their
-support without the weight; if they still miss it (dictionaries close to singular), by FISTA.
+support without the weight; if they still miss it (dictionaries close to singular), by Lawson and
+Hanson's algorithm, which needs no Gram matrix.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +21,6 @@ from ..models import SparseModel
 from ..operators.matrices import without_zero_atoms
 from ..penalties import L1, Elastic, Penalty
 from .coordinate import COORDINATE, gram_misfit
-from .restart import RESTART
 from .solution import Problem, Result, Solver
 
 #: the weight, for signals and atoms of unit norm
@@ -37,21 +39,21 @@ def _run(problem: Problem) -> Result:
     rounds = min(problem.max_iter, 3 * model.code_size + 50)
     weighted = replace(problem, model=_weighted(model), x=x / norms, init=init, max_iter=rounds)
     lasso = COORDINATE.run(weighted)
-    codes, iterations = lasso.codes * norms, lasso.iterations
+    codes = lasso.codes * norms
     certificate = Certificate(model)
     objective, gap = certificate.evaluate(x, codes)
     missed = ~is_met(gap, objective, problem.tol, problem.x.dtype)
     if bool(missed.any()):
         codes[missed] = _on_support(model, x[missed], codes[missed])
         objective[missed], gap[missed] = certificate.evaluate(x[missed], codes[missed])
+
     missed = ~is_met(gap, objective, problem.tol, problem.x.dtype)
     missed &= gap > ROUNDING * norms[:, 0].square() / 2
     if bool(missed.any()):
-        rest = RESTART.run(replace(problem, model=model, x=x[missed], init=codes[missed]))
-        codes[missed], objective[missed], gap[missed] = rest.codes, rest.objective, rest.gap
-        iterations += rest.iterations
+        codes[missed] = _without_gram_matrix(model, x[missed], codes[missed])
+        objective[missed], gap[missed] = certificate.evaluate(x[missed], codes[missed])
     codes, objective, gap = round_codes(model, problem.x, codes, objective, gap)
-    return Result(codes, iterations, objective, gap)
+    return Result(codes, lasso.iterations, objective, gap)
 
 
 def _on_support(model: SparseModel, x: Tensor, codes: Tensor) -> Tensor:
@@ -70,6 +72,26 @@ def _on_support(model: SparseModel, x: Tensor, codes: Tensor) -> Tensor:
         better = model.objective(x[part], solved) <= model.objective(x[part], codes[part])
         result[part] = torch.where(better[:, None], solved, codes[part])
     return result
+
+
+def _without_gram_matrix(model: SparseModel, x: Tensor, codes: Tensor) -> Tensor:
+    """Non-negative least squares of (x, 0) by the columns (D_i, sqrt(ridge_i) e_i), where better.
+
+    Their condition number is the root of that of the Gram matrix.
+    """
+    from scipy.optimize import nnls
+
+    columns = model.dictionary.numpy().T
+    if model.curvature is not None:
+        columns = np.concatenate([columns, np.diag(model.curvature.sqrt().numpy())])
+    sides = np.zeros((len(x), len(columns)))
+    sides[:, : x.shape[1]] = x.numpy()
+    solved = codes.clone()
+    for row, side in zip(solved, sides, strict=True):
+        with suppress(RuntimeError):  # too many iterations
+            row.copy_(torch.from_numpy(nnls(columns, side)[0]))
+    better = model.objective(x, solved) < model.objective(x, codes)
+    return torch.where(better[:, None], solved, codes)
 
 
 def _weighted(model: SparseModel) -> SparseModel:
