@@ -18,6 +18,7 @@ FOUND = [
     ("certificates.group_lasso", 2026, 3084),  # dependent atoms, tiny weight: codes without end
     ("files.file-noisy", 2, 44),  # a message with the whole of a wrong version
     ("files.file-unfinished", 2, 159),  # a checkpoint from which training overflows
+    ("learners.any numbers", 2, 174),  # a dictionary that is not finite before it is undone
     ("learners.first bursts", 2, 37),  # the variance of objectives above 1e154
 ]
 

@@ -293,6 +293,8 @@ class OnlineLearner:
                 learned = self.dictionary.learn_batch(model, signals, codes, under_ridge=True)
                 for name, tensor in learned.items():
                     model.dictionaries[name].copy_(tensor)
+                if not all(map(is_finite, learned.values())):
+                    return  # to be undone
                 chunks = self._detector.chunks
                 if chunks < YOUNG or chunks % FOLLOW_EVERY == 0:
                     encoder.refresh_constants()
