@@ -20,7 +20,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -511,7 +511,7 @@ def attack(rng: np.random.Generator, kind: str) -> None:
             if reader in COMMANDS and rng.integers(4):
                 continue
             try:
-                answered(lambda: reader(path), path)  # noqa: B023
+                answered(partial(reader, path), path)
             except Exception as error:
                 error.add_note(f"{getattr(reader, '__qualname__', reader)} of {name}, {said}")
                 raise

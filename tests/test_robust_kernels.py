@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -131,7 +132,11 @@ def test_many_atoms_of_few_features_need_no_large_decomposition(
     sizes: list[int] = []
     for name in ("eigh", "eigvalsh"):
         exact = getattr(np.linalg, name)
-        recorded = lambda a, exact=exact: sizes.append(len(a)) or exact(a)  # noqa: E731
+
+        def recorded(a: np.ndarray, exact: Callable = exact) -> Any:
+            sizes.append(len(a))
+            return exact(a)
+
         monkeypatch.setattr(np.linalg, name, recorded)
     generator = torch.Generator().manual_seed(0)
     dictionary = torch.rand(300, 3, generator=generator, dtype=torch.float64)

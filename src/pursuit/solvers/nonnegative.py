@@ -46,7 +46,6 @@ def _run(problem: Problem) -> Result:
     if bool(missed.any()):
         codes[missed] = _on_support(model, x[missed], codes[missed])
         objective[missed], gap[missed] = certificate.evaluate(x[missed], codes[missed])
-
     missed = ~is_met(gap, objective, problem.tol, problem.x.dtype)
     missed &= gap > ROUNDING * norms[:, 0].square() / 2
     if bool(missed.any()):
