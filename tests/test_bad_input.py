@@ -72,6 +72,12 @@ def test_a_batch_without_rows() -> None:
             entry()
 
 
+@pytest.mark.parametrize("groups", [[0, 0, 1], 2, torch.arange(3)])
+def test_groups_are_lists_of_numbers(groups) -> None:
+    with pytest.raises(TypeError, match=r"groups must be lists of coefficient numbers, such as"):
+        pu.penalties.GroupL2(groups, 0.1)
+
+
 @pytest.mark.skipif(np.dtype(np.longdouble).itemsize == 8, reason="needs longer floats")
 def test_long_doubles_are_refused() -> None:
     with pytest.raises(TypeError, match=r"x must be float32 or float64.*x\.astype"):

@@ -109,6 +109,22 @@ def test_rows_do_not_influence_each_other(name: str, method: str) -> None:
     torch.testing.assert_close(torch.cat(alone), together[:5], rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.parametrize("atoms", [5, 12, 40])
+def test_a_row_that_overflows_does_no_harm_to_the_next(atoms: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    dictionary = torch.randn(atoms, FEATURES, generator=generator, dtype=dtype)
+    model = models.Lasso(torch.nn.functional.normalize(dictionary), 0.1)
+    x = torch.randn(6, FEATURES, generator=generator, dtype=dtype)
+    x[::2] = 0
+    calm = pu.solve(model, x).codes[1::2]
+    x[::2] = torch.finfo(dtype).max * model.dictionary[:3].sign()
+    assert model.correlate(x[::2]).isinf().any()
+    solution = pu.solve(model, x)
+    assert torch.equal(solution.codes[1::2], calm)
+    assert not solution.gap.isnan().any()
+    assert not solution.converged[::2].any()
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_theorem_1(name: str, dtype: torch.dtype) -> None:
     """``F(z_T) - F* <= alpha ||z*||^2 / (2 T)``, and ``2 alpha ||z*||^2 / (T + 1)^2`` for fista."""

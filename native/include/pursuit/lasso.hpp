@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "arrays.hpp"
+#include "lanes.hpp"
 #include "simd.hpp"
 
 namespace pursuit {
@@ -56,20 +57,22 @@ public:
           q(problem.atoms.rows),
           m(problem.atoms.columns),
           capacity(std::min(q, LARGEST_SUPPORT)),
-          stride(padded(capacity) + 8),
+          stride(padded(capacity) + PAD),
           inverse_lam(q),
           u(q),
           excess(q),
           listed(q),
-          active(q),
+          active(q + PAD),
           rows(q),
           factors(q),
           member(q, 0),
-          z(q),
-          signs(q),
+          z(q + PAD),
+          signs(q + PAD),
+          linear(q + PAD),
+          weights(q + PAD),
           target(q + PAD),
           rhs(q + PAD),
-          inverse(static_cast<std::size_t>(capacity) * stride),
+          inverse(static_cast<std::size_t>(padded(capacity)) * stride),
           residual(m),
           lost(m),
           norms(q),
@@ -93,52 +96,58 @@ public:
             code = rows.codes.row(k);
             energy = dot(x, x);
             rounds = 0;
-            size = 0;
+            size = used = 0;
             if (rows.warm) read_start();
             const bool solved = search();
             finish(solved, rows.objective[k], rows.gap[k]);
             rows.iterations[k] = rounds;
             for (int j = 0; j < size; j++) member[active[j]] = 0;
+            for (auto* values : {&z, &linear, &weights}) std::fill_n(values->begin(), padded(used), 0.0);
         }
     }
 
 private:
     // a violator joins the support if its excess is at least this fraction of the largest one
-    static constexpr double FRACTION = 0.7;
+    static constexpr double FRACTION = 0.75;
     // the largest number of atoms that join at once
     static constexpr int JOIN = 8;
     // how often the code of a solved support is refined to the accuracy of double
     static constexpr int REFINEMENTS = 2;
     // the largest support that is solved directly; larger ones are left to coordinate descent
     static constexpr int LARGEST_SUPPORT = 1024;
-    // the rows of the inverse are padded to full vectors
-    static constexpr int PAD = 16;
+    // What belongs to the support is padded to a multiple of this many numbers, so that loops over it
+    // consist of whole vectors and rarely change in length: there is nothing for the processor to guess.
+    // Rows and columns of the inverse are zero there, and so are its products.
+    static constexpr int PAD = 8;
 
     const LassoProblem<S, X> p;
     const int q, m, capacity, stride;
     double steepest = 0;  // max_i ||D_i|| / lam_i
     double unit = 0;      // of rounding in the correlations of the search
 
-    std::vector<S> inverse_lam;
-    std::vector<S> u;       // correlations of the residual
-    std::vector<S> excess;  // |u_i| / lam_i
+    AlignedVector<S> inverse_lam;
+    AlignedVector<S> u;       // correlations of the residual
+    AlignedVector<S> excess;  // |u_i| / lam_i
     std::vector<int> listed;
 
-    // The active set: entry k belongs to the atom active[k].
+    // The active set: entry k belongs to the atom active[k]. Positions from `size` on hold numbers of atoms that
+    // have left, and zeros between rows: nothing of one row may reach another.
     int size = 0;
+    int used = 0;  // the largest size in this row
     std::vector<int> active;
     std::vector<const S*> rows;  // G_i, and z_i
-    std::vector<S> factors;
+    AlignedVector<S> factors;
     std::vector<char> member;  // by atom
-    std::vector<double> z, signs;
+    AlignedVector<double> z, signs;
+    AlignedVector<double> linear, weights;  // c_i, and lam_i times the sign
 
-    std::vector<double> target, rhs;
-    std::vector<double> inverse;  // G_AA^{-1}, with padded rows
-    std::vector<double> residual;
+    AlignedVector<double> target, rhs;
+    AlignedVector<double> inverse;  // G_AA^{-1}
+    AlignedVector<double> residual;
     std::vector<double> lost;           // the part of the signal that is lost by storing the code
     std::vector<double> norms;          // ||D_i||
     std::vector<double> exact_inverse;  // 1 / lam_i
-    std::vector<double> dense;          // a code, or a copy of z
+    AlignedVector<double> dense;        // a code, or a copy of z
     std::vector<double> exact_u;
 
     // The row in hand.
@@ -148,7 +157,7 @@ private:
     double energy = 0;
     std::int64_t rounds = 0;
 
-    static int padded(int count) { return (count + PAD - 1) / PAD * PAD; }
+    static int padded(int count) { return pursuit::padded(count, PAD); }
     double* inverse_row(int k) { return inverse.data() + static_cast<std::size_t>(k) * stride; }
     double one_sided(double value) const { return p.nonnegative ? value : std::abs(value); }
 
@@ -156,12 +165,20 @@ private:
     void read_start() {
         for (int i = 0; i < q; i++) {
             if (code[i] == 0) continue;
-            active[size] = i;
-            z[size] = code[i];
-            signs[size] = code[i] > 0 ? 1 : -1;
-            member[i] = 1;
-            size++;
+            join(i, code[i], code[i] > 0 ? 1 : -1);
         }
+    }
+
+    /// Append an atom to the support.
+    void join(int atom, double value, double sign) {
+        active[size] = atom;
+        z[size] = value;
+        signs[size] = sign;
+        linear[size] = c[atom];
+        weights[size] = p.lam[atom] * sign;
+        member[atom] = 1;
+        size++;
+        used = std::max(used, size);
     }
 
     // The two stages of a row ------------------------------------------------------------------
@@ -285,13 +302,14 @@ private:
 
     /// Objective and gap of a solved support, where ||r||^2 = ||x||^2 - z'(c + lam s).
     void estimate(double gauge, double& value, double& bound) const {
-        double square = energy, penalty = 0;
-        for (int k = 0; k < size; k++) {
-            const int i = active[k];
-            square -= z[k] * (c[i] + p.lam[i] * signs[k]);
-            penalty += p.lam[i] * std::abs(z[k]);
+        Pack<double> fits = {}, penalties = {};
+        for (int k = 0; k < padded(size); k += LANES<double>) {
+            const Pack<double> values = load(z.data() + k), weighted = load(weights.data() + k) * values;
+            fits += load(linear.data() + k) * values + weighted;
+            penalties += weighted;
         }
-        square = std::max(square, 0.0);
+        const double square = std::max(energy - sum_of<double>(fits), 0.0);
+        const double penalty = sum_of<double>(penalties);
         const double slack = 1 - 1 / std::max(gauge, 1.0);
         value = 0.5 * square + penalty;
         bound = 0.5 * slack * slack * square + slack * penalty;
@@ -304,11 +322,7 @@ private:
         for (int k = 0; k < count; k++) {
             const int i = listed[k];
             if (!(excess[i] > 1) || member[i] || size >= most) continue;
-            active[size] = i;
-            z[size] = 0;
-            signs[size] = u[i] > 0 ? 1 : -1;
-            member[i] = 1;
-            size++;
+            join(i, 0, u[i] > 0 ? 1 : -1);
         }
     }
 
@@ -353,6 +367,8 @@ private:
         active[to] = active[from];
         z[to] = z[from];
         signs[to] = signs[from];
+        linear[to] = linear[from];
+        weights[to] = weights[from];
     }
 
     /// Move along a direction that does not change the residual until a coefficient is zero.
@@ -385,19 +401,16 @@ private:
     /// Solve, step to the first sign change, drop that atom, and solve again.
     void solve_support() {
         while (size > 0) {
-            for (int k = 0; k < size; k++) rhs[k] = c[active[k]] - p.lam[active[k]] * signs[k];
-            multiply(rhs.data(), size, target.data());
+            const int width = padded(size);
+            for (int k = 0; k < width; k += LANES<double>)
+                store<double>(rhs.data() + k, load(linear.data() + k) - load(weights.data() + k));
+            multiply(rhs.data(), width, target.data());
             double step = 1;
-            int leaving = -1;
-            for (int k = 0; k < size; k++) {
-                if (target[k] * signs[k] > 0) continue;
-                const double ratio = z[k] != 0 ? z[k] / (z[k] - target[k]) : 0.0;
-                if (ratio < step) {
-                    step = ratio;
-                    leaving = k;
-                }
+            const int leaving = first_change(step);
+            for (int k = 0; k < width; k += LANES<double>) {
+                const Pack<double> values = load(z.data() + k);
+                store<double>(z.data() + k, values + step * (load(target.data() + k) - values));
             }
-            for (int k = 0; k < size; k++) z[k] += step * (target[k] - z[k]);
             if (leaving < 0) return;
             member[active[leaving]] = 0;
             remove(leaving, size);
@@ -406,17 +419,43 @@ private:
         }
     }
 
-    /// product = G_AA^{-1} values: a stretch of the product at a time, which stays in registers.
-    void multiply(const double* PURSUIT_RESTRICT values, int count, double* PURSUIT_RESTRICT product) {
-        for (int start = 0; start < count; start += PAD) {
-            double sums[PAD] = {};
-            for (int k = 0; k < count; k++) {
-                const double value = values[k];
-                const double* PURSUIT_RESTRICT row = inverse_row(k) + start;
-                PURSUIT_SIMD
-                for (int j = 0; j < PAD; j++) sums[j] += value * row[j];
+    /// The coefficient that is the first to reach zero on the way from z to `target`, or -1 if none
+    /// changes its sign; `step` receives the part of the way.
+    int first_change(double& step) const {
+        int leaving = -1;
+        for (int k = 0; k < size; k += LANES<double>) {
+            const Pack<double> signed_target = load(target.data() + k) * load(signs.data() + k);
+            const unsigned present = (1u << std::min(size - k, LANES<double>)) - 1;
+            unsigned bits = ~at_least<double>(signed_target, std::numeric_limits<double>::denorm_min()) & present;
+            for (; bits != 0; bits &= bits - 1) {
+                const int i = k + lowest_bit(bits);
+                const double ratio = z[i] != 0 ? z[i] / (z[i] - target[i]) : 0.0;
+                if (ratio < step) {
+                    step = ratio;
+                    leaving = i;
+                }
             }
-            std::copy_n(sums, PAD, product + start);
+        }
+        return leaving;
+    }
+
+    /// product = G_AA^{-1} values, padded vectors of length `width`.
+    void multiply(const double* PURSUIT_RESTRICT values, int width, double* PURSUIT_RESTRICT product) {
+        constexpr int VECTORS = PAD / LANES<double>;
+        for (int start = 0; start < width; start += PAD) {
+            Pack<double> sums[2][VECTORS] = {};
+            for (int first = 0; first < width; first += PAD) {
+                PURSUIT_UNROLL
+                for (int k = 0; k < PAD; k++) {
+                    const double* row = inverse_row(first + k) + start;
+                    PURSUIT_UNROLL
+                    for (int v = 0; v < VECTORS; v++)
+                        sums[k % 2][v] += values[first + k] * load(row + v * LANES<double>);
+                }
+            }
+            PURSUIT_UNROLL
+            for (int v = 0; v < VECTORS; v++)
+                store<double>(product + start + v * LANES<double>, sums[0][v] + sums[1][v]);
         }
     }
 
@@ -426,22 +465,27 @@ private:
     /// [[B + h h'/s, -h/s], [-h'/s, 1/s]]. `target` receives h.
     bool insert(int at) {
         const S* atom = p.gram.row(active[at]);
-        const double diagonal = atom[active[at]];
+        const int old = padded(at), width = padded(at + 1);
         double* column = rhs.data();
         double* image = target.data();
-        for (int k = 0; k < at; k++) column[k] = atom[active[k]];
-        multiply(column, at, image);
-        double pivot = diagonal;
-        for (int k = 0; k < at; k++) pivot -= column[k] * image[k];
+        for (int k = 0; k < old; k++) column[k] = k < at ? atom[active[k]] : S(0);
+        multiply(column, old, image);
+        const double diagonal = atom[active[at]];
+        Pack<double> products = {};
+        for (int k = 0; k < old; k += LANES<double>) products += load(column + k) * load(image + k);
+        const double pivot = diagonal - sum_of<double>(products);
         if (pivot <= dependence() * diagonal) return false;
-        const int width = padded(at + 1);
-        std::fill(image + at, image + width, 0.0);
+        if (width > old) grow_inverse(old, width, image);
         image[at] = -1;
-        std::fill_n(inverse_row(at), width, 0.0);
-        if (at % PAD == 0)  // the rows become longer by one vector
-            for (int k = 0; k < at; k++) std::fill_n(inverse_row(k) + at, width - at, 0.0);
-        add_outer(at + 1, width, 1 / pivot, image);
+        add_outer(width, 1 / pivot, image);
         return true;
+    }
+
+    /// Append zeros to the inverse and to a vector.
+    void grow_inverse(int old, int width, double* PURSUIT_RESTRICT vector) {
+        for (int k = 0; k < old; k++) std::fill_n(inverse_row(k) + old, PAD, 0.0);
+        for (int k = old; k < width; k++) std::fill_n(inverse_row(k), width, 0.0);
+        std::fill_n(vector + old, PAD, 0.0);
     }
 
     /// Remove an atom from the inverse, B <- B - b b'/b_j; the last one takes its place.
@@ -449,9 +493,10 @@ private:
         const int width = padded(count), last = count - 1;
         const double scale = -1 / inverse_row(leaving)[leaving];
         std::copy_n(inverse_row(leaving), width, rhs.data());
-        add_outer(count, width, scale, rhs.data());
+        add_outer(width, scale, rhs.data());
         if (leaving != last) std::copy_n(inverse_row(last), width, inverse_row(leaving));
-        for (int k = 0; k < count; k++) {
+        std::fill_n(inverse_row(last), width, 0.0);
+        for (int k = 0; k < width; k++) {
             double* row = inverse_row(k);
             row[leaving] = row[last];
             row[last] = 0;
@@ -459,12 +504,23 @@ private:
     }
 
     /// B += scale v v'.
-    void add_outer(int rows, int width, double scale, const double* PURSUIT_RESTRICT v) {
-        for (int k = 0; k < rows; k++) {
-            double* PURSUIT_RESTRICT row = inverse_row(k);
-            const double factor = scale * v[k];
-            PURSUIT_SIMD
-            for (int j = 0; j < width; j++) row[j] += factor * v[j];
+    void add_outer(int width, double scale, const double* PURSUIT_RESTRICT v) {
+        for (int start = 0; start < width; start += PAD) {
+            constexpr int VECTORS = PAD / LANES<double>;
+            Pack<double> part[VECTORS];
+            PURSUIT_UNROLL
+            for (int i = 0; i < VECTORS; i++) part[i] = scale * load(v + start + i * LANES<double>);
+            for (int first = 0; first < width; first += PAD) {
+                PURSUIT_UNROLL
+                for (int k = 0; k < PAD; k++) {
+                    double* row = inverse_row(first + k) + start;
+                    PURSUIT_UNROLL
+                    for (int i = 0; i < VECTORS; i++) {
+                        double* at = row + i * LANES<double>;
+                        store<double>(at, load<double>(at) + v[first + k] * part[i]);
+                    }
+                }
+            }
         }
     }
 
@@ -581,7 +637,7 @@ private:
             dense[k] = z[k];
             rhs[k] = target[k] - p.lam[active[k]] * signs[k];
         }
-        multiply(rhs.data(), size, target.data());
+        multiply(rhs.data(), padded(size), target.data());
         double moved = 0;
         for (int k = 0; k < size; k++) {
             const double refined = z[k] + target[k];
@@ -635,6 +691,7 @@ private:
             z[size] = dense[i];
             size++;
         }
+        used = std::max(used, size);
         correlate(u.data(), 0);
         return sweeps;
     }

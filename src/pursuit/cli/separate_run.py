@@ -71,8 +71,8 @@ def run(
             "format": subtype,
             "limited": stream.limited,
             "latency": stream.latency / rate,
-            "seconds": round(seconds, 3),
-            "speed": round(recording.seconds / seconds, 2),
+            "seconds": float(f"{seconds:.4g}"),
+            "speed": float(f"{recording.seconds / seconds:.4g}"),
         }
         if report:
             from .separate_report import page

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .._checks import ArrayLike, as_weight
+from .._words import one_line
 from .base import Penalty, StepSize, as_step
 from .shrinkage import group_norms, infinite_where_negative, largest_ratio, shrink_groups, soft
 
@@ -143,7 +144,13 @@ class _Level:
     """
 
     def __init__(self, groups: Groups, lam: ArrayLike) -> None:
-        self.groups = tuple(tuple(int(i) for i in group) for group in groups)
+        try:
+            self.groups = tuple(tuple(int(i) for i in group) for group in groups)
+        except TypeError:
+            raise TypeError(
+                "groups must be lists of coefficient numbers, such as [[0, 1], [2, 3]], got "
+                f"{one_line(repr(groups), 60)}"
+            ) from None
         if len(self.groups) == 0:
             raise ValueError("groups is empty; give at least one group of coefficient numbers")
         owner: dict[int, int] = {}
