@@ -115,9 +115,9 @@ def solve(
     )
     with torch.no_grad():
         result = solver.run(problem)
-        # an overflow leaves NaN: no objective and no certificate
-        objective, gap = (v.masked_fill(v.isnan(), torch.inf) for v in (result.objective, result.gap))
-        codes = result.codes
+        codes, objective, gap = result.codes, result.objective, result.gap
+        for values in (objective, gap):  # an overflow leaves NaN: no certificate
+            values[values.isnan()] = torch.inf
         if codes.dtype != signals.dtype:
             codes, objective, gap = round_codes(model, signals, codes, objective, gap, observed)
     converged = is_met(gap, objective, tol, signals.dtype)
