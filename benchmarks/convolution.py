@@ -133,7 +133,7 @@ def main() -> None:
     taps = np.ones((positions, ATOMS * TAPS[0] * TAPS[1]), np.float32)
     matrix = np.ones((taps.shape[1], ATOMS), np.float32)
     product = np.empty((positions, ATOMS), np.float32)
-    share = compiled._layers.multiplications / matrix.size
+    share = compiled.program.multiplications / matrix.size
 
     def multiply() -> None:
         for _ in range(PLANE):

@@ -275,6 +275,54 @@ def sparse(draw: Draw) -> None:
     executor.encode(x, 1e-30, codes, scratch, draw.out(depth, dtype=np.int64))
 
 
+def convolution(draw: Draw) -> None:
+    """Planes, or a stream of several signals in blocks of random sizes."""
+    rng, causal, depth, atoms = draw.rng, draw.flag(), 1 + draw.size(4), 1 + draw.size(10)
+    channels, averages = 1 + int(rng.integers(3)), int(rng.integers(3)) if causal else 0
+    memory = int(rng.integers(depth)) if causal else 0
+    taps, stride, dilation = rng.integers(1, 5, 2), rng.integers(1, 5, 2), rng.integers(1, 5, 2)
+    if causal:
+        stride[0] = dilation[0] = 1
+    shape = dilation * (taps - 1) + 1 + [draw.size(6), draw.size(20)]
+    positions = (shape - dilation * (taps - 1) - 1) // stride + 1
+    if causal:
+        positions[0] = shape[0]
+    distinct = int(rng.integers(1, depth)) if depth > 1 else 0
+    across = 2 * rng.integers(0, 2, (distinct, 2)) + 1
+    across[:, 0] += int(rng.integers(3)) if causal else 0
+    size = int(across.prod(axis=1).sum()) * atoms**2
+    dtype: Any = {"dtype": np.float32}
+    layers = kernels.ConvolutionLayers(
+        form=np.array([*shape, channels, *stride, *dilation, causal, memory]),
+        averages=draw.keep(rng.random(averages)),
+        weight=draw.array(atoms, channels * (1 + averages), int(taps.prod()), **dtype),
+        taps=taps,
+        offset=draw.array(atoms, int(positions[1]) if draw.flag() else 1, **dtype),
+        couplings=draw.array(size, **dtype),
+        coupling_taps=draw.keep(across),
+        coupling_of=draw.integers(0, distinct, depth - 1),
+        coupling_dilations=draw.integers(1, 12, depth - 1, 2),
+        soft=draw.array(depth, atoms, positive=True, **dtype),
+        negative=draw.keep(rng.random(atoms) < 0.5, np.float32),
+        recall=draw.array(atoms, atoms, **dtype) if memory else None,
+        decays=draw.keep(rng.random(atoms), np.float32) if memory else None,
+    )
+    engines = [kernels.ConvolutionEngine(layers) for _ in range(1 + int(rng.integers(3)))]
+    del layers
+    if causal and draw.flag():
+        frame, code = channels * int(shape[1]), atoms * int(positions[1])
+        for _ in range(1 + draw.size(6)):
+            n = draw.size(10)
+            x = draw.array(n, len(engines), frame, **dtype)
+            codes = draw.out(n, len(engines), code, **dtype)
+            for number, engine in enumerate(engines):
+                engine.push(x, codes, number)
+    else:
+        n = draw.size(4)
+        x = draw.array(n, channels * int(shape.prod()), **dtype)
+        engines[0].encode(x, draw.out(n, atoms * int(positions.prod()), **dtype))
+
+
 def adam(draw: Draw) -> None:
     sizes, dtype = [draw.size() for _ in range(draw.size(4))], draw.dtype()
     arrays = [[draw.array(size, dtype=dtype) for size in sizes] for _ in range(3)]
@@ -337,6 +385,7 @@ KERNELS: dict[str, Callable[[Draw], None]] = {
     "active_set": active_set,
     "adam": adam,
     "block_coordinate": block_coordinate,
+    "ConvolutionEngine": convolution,
     "correlate": correlate,
     "Dense": dense,
     "dictionary_sweep": dictionary_sweep,

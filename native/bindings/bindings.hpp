@@ -7,6 +7,7 @@ namespace pursuit::bindings {
 
 void bind_adam(nanobind::module_& module);
 void bind_block_descent(nanobind::module_& module);
+void bind_convolution(nanobind::module_& module);
 void bind_correlate(nanobind::module_& module);
 void bind_dictionary_sweep(nanobind::module_& module);
 void bind_gemm(nanobind::module_& module);

@@ -69,6 +69,7 @@ NB_MODULE(PURSUIT_MODULE, module) {
     module.def("instruction_sets", &instruction_sets, "The instruction sets that can be used here.");
     pursuit::bindings::bind_adam(module);
     pursuit::bindings::bind_block_descent(module);
+    pursuit::bindings::bind_convolution(module);
     pursuit::bindings::bind_correlate(module);
     pursuit::bindings::bind_dictionary_sweep(module);
     pursuit::bindings::bind_gemm(module);

@@ -50,14 +50,12 @@ struct Tile {
     Pack<T> at[R][2 * P];
 };
 
-/// tile = A B for R rows of A and P panels of B, which lie `panel` elements apart.
+/// tile += A B for R rows of A and P panels of B, which lie `panel` elements apart.
 ///
 /// Element (r, k) of A is a[r * row + k * column].
 template <class T, int R, int P>
-PURSUIT_INLINE Tile<T, R, P> tile_product(int depth, const T* PURSUIT_RESTRICT a, std::ptrdiff_t row,
-                                          std::ptrdiff_t column, const T* PURSUIT_RESTRICT b,
-                                          std::ptrdiff_t panel) {
-    Tile<T, R, P> sum = {};
+PURSUIT_INLINE void add_product(Tile<T, R, P>& tile, int depth, const T* PURSUIT_RESTRICT a, std::ptrdiff_t row,
+                                std::ptrdiff_t column, const T* PURSUIT_RESTRICT b, std::ptrdiff_t panel) {
     for (int k = 0; k < depth; k++, a += column, b += TILE_COLUMNS<T>) {
         if (R == 1 && *a == 0) continue;  // a single row waits for the memory of B
         PURSUIT_UNROLL
@@ -66,12 +64,11 @@ PURSUIT_INLINE Tile<T, R, P> tile_product(int depth, const T* PURSUIT_RESTRICT a
             PURSUIT_UNROLL
             for (int r = 0; r < R; r++) {
                 const T factor = a[r * row];
-                sum.at[r][2 * p] += factor * left;
-                sum.at[r][2 * p + 1] += factor * right;
+                tile.at[r][2 * p] += factor * left;
+                tile.at[r][2 * p + 1] += factor * right;
             }
         }
     }
-    return sum;
 }
 
 /// Copy B (k, n) to panels: element (k, j) of panel p is panels[(p * depth + k) * COLUMNS + j].
@@ -118,61 +115,74 @@ void pack_rows(const Operand<T>& a, T* PURSUIT_RESTRICT panels) {
     }
 }
 
+/// The tiles of A B, where B was written by `pack_panels`.
+template <class T>
+struct PanelProduct {
+    int depth;
+    const T* a;          // element (r, k) is a[r * row + k], unless it is packed: then `pack_rows` wrote it
+    std::ptrdiff_t row;  // the distance of its rows
+    bool packed;
+    const T* panels;
+
+    /// The tile that begins at row i and column j.
+    template <int R, int P>
+    PURSUIT_INLINE Tile<T, R, P> tile(int i, int j) const {
+        const std::ptrdiff_t panel = static_cast<std::ptrdiff_t>(depth) * TILE_COLUMNS<T>;
+        const T* b = panels + j / TILE_COLUMNS<T> * panel;
+        Tile<T, R, P> sum = {};
+        if (packed) {
+            add_product(sum, depth, a + static_cast<std::ptrdiff_t>(i) * depth, 1, TILE_ROWS, b, panel);
+        } else {
+            add_product(sum, depth, a + i * row, row, 1, b, panel);
+        }
+        return sum;
+    }
+};
+
 namespace detail {
 
-/// R rows of A, from row i on, by the panels of B from column j on, P at a time.
+/// R rows from row i on, and the columns from column j on, P panels at a time.
 ///
 /// Few rows take several panels at once, since a sum can only continue when the last addition is done.
-template <int R, int P, class T, class Finish>
-PURSUIT_INLINE void strip_product(int i, int j, int columns, int depth, const T* a, std::ptrdiff_t row,
-                                  std::ptrdiff_t column, const T* panels, const Finish& finish) {
+template <int R, int P, class T, class Product, class Finish>
+PURSUIT_INLINE void strip_tiles(int i, int j, int columns, const Product& product, const Finish& finish) {
     constexpr int width = TILE_COLUMNS<T>;
-    const std::ptrdiff_t panel = static_cast<std::ptrdiff_t>(depth) * width;
-    for (; j + (P - 1) * width < columns; j += P * width) {
-        finish(i, j, tile_product<T, R, P>(depth, a, row, column, panels + j / width * panel, panel));
-    }
-    if constexpr (P > 1) strip_product<R, P / 2>(i, j, columns, depth, a, row, column, panels, finish);
+    for (; j + (P - 1) * width < columns; j += P * width) finish(i, j, product.template tile<R, P>(i, j));
+    if constexpr (P > 1) strip_tiles<R, P / 2, T>(i, j, columns, product, finish);
 }
 
 }  // namespace detail
 
-/// Call finish(i, j, tile) for all tiles of A B, where (i, j) is the first element of a tile.
+/// Call finish(i, j, tile) for all tiles of a product, where (i, j) is the first element of a tile.
 ///
-/// A has `rows` rows and `depth` columns. Its element (r, k) is a[r * row + k], unless it is `packed`:
-/// then `pack_rows` wrote it. B has `columns` columns and was written by `pack_panels`.
-template <class T, class Finish>
-void for_tiles(int rows, int columns, int depth, const T* a, std::ptrdiff_t row, bool packed, const T* panels,
-               const Finish& finish) {
-    const std::ptrdiff_t next = packed ? depth : row;
-    const std::ptrdiff_t panel = static_cast<std::ptrdiff_t>(depth) * TILE_COLUMNS<T>;
+/// product.tile<R, P>(i, j) returns the sums of R rows and P panels of columns, as `PanelProduct` does.
+template <class T, class Product, class Finish>
+void for_tiles(int rows, int columns, const Product& product, const Finish& finish) {
     const int full = rows - rows % TILE_ROWS;
     for (int j = 0; j < columns && full > 0; j += TILE_COLUMNS<T>) {
-        const T* b = panels + j / TILE_COLUMNS<T> * panel;
-        for (int i = 0; i < full; i += TILE_ROWS) {
-            if (packed) {
-                finish(i, j, tile_product<T, TILE_ROWS, 1>(depth, a + i * next, 1, TILE_ROWS, b, 0));
-            } else {
-                finish(i, j, tile_product<T, TILE_ROWS, 1>(depth, a + i * next, next, 1, b, 0));
-            }
-        }
+        for (int i = 0; i < full; i += TILE_ROWS) finish(i, j, product.template tile<TILE_ROWS, 1>(i, j));
     }
-    a += full * next;
-    row = packed ? 1 : row;
-    const int column = packed ? TILE_ROWS : 1;
     switch (rows - full) {
         case 5:
-            return detail::strip_product<5, 1>(full, 0, columns, depth, a, row, column, panels, finish);
+            return detail::strip_tiles<5, 1, T>(full, 0, columns, product, finish);
         case 4:
-            return detail::strip_product<4, 1>(full, 0, columns, depth, a, row, column, panels, finish);
+            return detail::strip_tiles<4, 1, T>(full, 0, columns, product, finish);
         case 3:
-            return detail::strip_product<3, 1>(full, 0, columns, depth, a, row, column, panels, finish);
+            return detail::strip_tiles<3, 1, T>(full, 0, columns, product, finish);
         case 2:
-            return detail::strip_product<2, 2>(full, 0, columns, depth, a, row, column, panels, finish);
+            return detail::strip_tiles<2, 2, T>(full, 0, columns, product, finish);
         case 1:
-            return detail::strip_product<1, 4>(full, 0, columns, depth, a, row, column, panels, finish);
+            return detail::strip_tiles<1, 4, T>(full, 0, columns, product, finish);
         default:
             return;
     }
+}
+
+/// The same for A B, with A of `rows` rows and `depth` columns.
+template <class T, class Finish>
+void for_tiles(int rows, int columns, int depth, const T* a, std::ptrdiff_t row, bool packed, const T* panels,
+               const Finish& finish) {
+    for_tiles<T>(rows, columns, PanelProduct<T>{depth, a, row, packed, panels}, finish);
 }
 
 namespace detail {

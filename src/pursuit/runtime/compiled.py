@@ -192,7 +192,8 @@ class Compiled:
 
         Both are in `native/standalone` and need no Python.
         """
-        return flat(self._executor(self.plan.many))
+        executor = self._executor(self.plan.many)
+        return flat(executor.arrays(), executor.name)
 
     def _executor(self, name: str) -> Executor:
         if name not in self._executors:

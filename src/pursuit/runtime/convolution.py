@@ -16,12 +16,13 @@ frames, and products cover the current frame and earlier ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from .._native import kernels
 from .checks import (
     Array,
     as_real,
@@ -32,8 +33,10 @@ from .checks import (
     require_range,
     require_values,
 )
-from .convolution_engine import Engine, Layers, Sides, decoded
-from .threads import cores, one_blas_thread, work_through
+from .flat import flat
+from .threads import cores, work_through
+
+Sides = tuple[int, int]
 
 #: the entry "form" in the description of a program of this kind
 CONVOLUTION = "convolution"
@@ -51,10 +54,10 @@ FIELDS = (
 )
 #: the most numbers of a layer's input with what is around it, unless the plane itself has more
 MOST_AROUND = 2**24
-#: multiplications that justify a thread
-WORTH_A_THREAD = 2**26
-#: multiplications from which on BLAS is kept from starting threads
-WORTH_A_LIMIT = 2**22
+#: multiplications that justify a thread, and those of the signals that it takes at once
+WORTH_A_THREAD, WORTH_A_TILE = 2**25, 2**26
+#: numbers of the patches that are decoded together
+DECODED = 2**17
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +115,11 @@ class ConvolutionProgram:
         return first, second
 
     @property
+    def multiplications(self) -> int:
+        """The number of multiplications for each position."""
+        return self.weight.size + sum(coupling.size for coupling in self.couplings)
+
+    @property
     def form(self) -> dict[str, Any]:
         """What `from_arrays` needs besides the arrays, as ``info["program"]`` states it."""
         return {
@@ -131,13 +139,8 @@ class ConvolutionProgram:
         """Return everything that `from_arrays` needs besides `form`, by name."""
         names = ("weight", "offset", "soft", "negative", "dictionary", "recall", "decays")
         arrays = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        numbers: dict[int, int] = {}
-        for coupling in self.couplings:
-            if id(coupling) not in numbers:
-                numbers[id(coupling)] = len(numbers)
-                arrays[f"couplings.{numbers[id(coupling)]}"] = coupling
-        order = [numbers[id(coupling)] for coupling in self.couplings]
-        arrays["couplings.of"] = np.array(order, np.int64)
+        distinct, arrays["couplings.of"] = _distinct(self.couplings)
+        arrays |= {f"couplings.{number}": coupling for number, coupling in enumerate(distinct)}
         arrays["parts"] = np.array(self.parts, np.int64)
         return arrays
 
@@ -220,7 +223,7 @@ class CompiledConvolution:
         self.program = program
         self.threads = cores() if threads is None else threads
         self.features, self.size, self.info = program.features, program.size, program.info
-        self._layers = Layers(program)
+        self._layers = kernels.ConvolutionLayers(**kernel_arrays(program))
 
     def __repr__(self) -> str:
         depth = self.program.depth
@@ -252,31 +255,30 @@ class CompiledConvolution:
         if given.shape[-1:] != (self.size,):
             raise ValueError(f"codes must have {self.size} columns, got shape {given.shape}")
         maps = given.reshape(-1, self.program.atoms, *self.program.positions)
-        return decoded(self.program, maps).reshape(*given.shape[:-1], self.features)
+        return _decoded(self.program, maps).reshape(*given.shape[:-1], self.features)
+
+    def flat(self) -> bytes:
+        """Return the encoder in one buffer, for `native/standalone`: C and WebAssembly."""
+        return flat(kernel_arrays(self.program), "convolution")
 
     def _encode(self, x: Array, codes: Array) -> None:
-        program, layers = self.program, self._layers
-        work = len(x) * math.prod(program.positions) * layers.multiplications
-        workers = max(1, min(self.threads, len(x), work // WORTH_A_THREAD))
-        length = min(layers.planes, max(1, -(-len(x) // workers)))
+        each = math.prod(self.program.positions) * self.program.multiplications
+        workers = max(1, min(self.threads, len(x), len(x) * each // WORTH_A_THREAD))
+        length = max(1, min(-(-len(x) // workers), WORTH_A_TILE // each))
         tiles = [slice(start, start + length) for start in range(0, len(x), length)]
-        planes = (-1, program.channels, *program.shape)
-        maps = codes.reshape(len(codes), program.atoms, *program.positions)
 
         def worker() -> Callable[[slice], None]:
-            engine = Engine(layers, length)
+            engine = kernels.ConvolutionEngine(self._layers)
 
             def run(tile: slice) -> None:
                 signals = as_float32(x[tile])
                 if not np.isfinite(signals).all():
                     require_finite(signals, "x", "row", tile.start)
-                engine.restart()
-                engine.run(signals.reshape(planes), maps[tile])
+                engine.encode(signals, codes[tile])
 
             return run
 
-        with one_blas_thread():
-            work_through(tiles, worker, workers)
+        work_through(tiles, worker, workers)
 
 
 class FrameStream:
@@ -309,7 +311,7 @@ class FrameStream:
         self.compiled, self.signals, self.frames = compiled, signals, 0
         self._width = program.channels * program.shape[1]
         self._size = program.atoms * program.positions[1]
-        self._engine = Engine(compiled._layers, signals)
+        self._engines = [kernels.ConvolutionEngine(compiled._layers) for _ in range(signals)]
 
     def push(self, frames: Any) -> Array:
         """Return the codes of the next frames.
@@ -324,7 +326,6 @@ class FrameStream:
         ndarray
             The codes, float32, shape (n, signals, C P1), or (n, C P1).
         """
-        program = self.compiled.program
         given = as_real(np.asarray(frames), "frames")
         single = self.signals == 1 and given.ndim == 2
         if given.shape[1:] != ((self._width,) if single else (self.signals, self._width)):
@@ -338,19 +339,68 @@ class FrameStream:
             require_finite(block, "frames", "frame", self.frames)
         count = len(block)
         codes = np.empty((*block.shape[:-1], self._size), np.float32)
-        planes = block.reshape(count, self.signals, program.channels, program.shape[1])
-        maps = codes.reshape(count, self.signals, program.atoms, program.positions[1])
-        self._engine.run(planes.transpose(1, 2, 0, 3), maps.transpose(1, 2, 0, 3))
+        planes = block.reshape(count, self.signals, self._width)
+        for number, engine in enumerate(self._engines):
+            engine.push(planes, codes.reshape(count, self.signals, self._size), number)
         self.frames += count
         return codes
 
 
 def as_float32(x: Array) -> Array:
-    """Return an array in float32; numbers that are too large become infinite."""
-    if x.dtype == np.float32:
-        return x
+    """Return an array as a kernel takes it; numbers that are too large become infinite."""
     with np.errstate(over="ignore"):
-        return x.astype(np.float32)
+        return np.ascontiguousarray(x, np.float32)
+
+
+def kernel_arrays(program: ConvolutionProgram) -> dict[str, Array | None]:
+    """Return the arrays that the kernel is made from, by name and in order."""
+    distinct, coupling_of = _distinct(program.couplings)
+    form = [*program.shape, program.channels, *program.stride, *program.dilation]
+    weight = program.weight
+    return {
+        "form": np.array([*form, program.causal, program.memory or 0], np.int64),
+        "averages": np.array(program.averages, np.float64),
+        "weight": np.ascontiguousarray(weight).reshape(*weight.shape[:2], -1),
+        "taps": np.array(weight.shape[2:], np.int64),
+        "offset": np.ascontiguousarray(program.offset[:, 0]),
+        "couplings": np.concatenate([np.empty(0, np.float32), *map(np.ravel, distinct)]),
+        "coupling_taps": np.array([c.shape[2:] for c in distinct], np.int64).reshape(-1, 2),
+        "coupling_of": coupling_of,
+        "coupling_dilations": np.array(program.coupling_dilations, np.int64).reshape(-1, 2),
+        "soft": np.ascontiguousarray(program.soft),
+        "negative": np.ascontiguousarray(program.negative),
+        "recall": None if program.recall is None else np.ascontiguousarray(program.recall),
+        "decays": None if program.decays is None else np.ascontiguousarray(program.decays),
+    }
+
+
+def _distinct(couplings: Sequence[Array]) -> tuple[list[Array], Array]:
+    """The couplings without repetitions, and the number of each layer's."""
+    distinct = {id(coupling): coupling for coupling in couplings}
+    numbers = {key: number for number, key in enumerate(distinct)}
+    return list(distinct.values()), np.array([numbers[id(c)] for c in couplings], np.int64)
+
+
+def _decoded(program: ConvolutionProgram, maps: Array) -> Array:
+    """Return the signals (n, channels, S0, S1) of codes (n, C, P0, P1)."""
+    signals = np.zeros((len(maps), program.channels, *program.shape), np.float32)
+    first, second = program.positions
+    many = max(1, DECODED // (first * second * program.dictionary.shape[1]))
+    for start in range(0, len(maps), many):
+        codes = np.ascontiguousarray(maps[start : start + many].transpose(0, 2, 3, 1))
+        atoms = codes.reshape(-1, program.atoms) @ program.dictionary
+        patches = atoms.reshape(*codes.shape[:3], program.channels, *program.kernel)
+        patches = patches.transpose(4, 5, 0, 3, 1, 2)
+        for taps in np.ndindex(*program.kernel):
+            above, left = (tap * d for tap, d in zip(taps, program.dilation, strict=True))
+            down, across = program.stride
+            signals[
+                start : start + many,
+                :,
+                above : above + down * (first - 1) + 1 : down,
+                left : left + across * (second - 1) + 1 : across,
+            ] += patches[taps]
+    return signals
 
 
 # ---- checks of programs ---------------------------------------------------------------------
@@ -468,6 +518,7 @@ def _check_codes(program: ConvolutionProgram) -> None:
 def _require_near(program: ConvolutionProgram, steps: Sides, coupling: Array) -> None:
     """Check that the input of a layer and what is kept around it are not too large."""
     first, second = program.positions
+    first = 1 if program.causal else first  # a stream keeps what its layers cover
     above, left = (d * (taps - 1) for d, taps in zip(steps, coupling.shape[2:], strict=True))
     around = program.atoms * (first + above) * (second + left)
     if around > max(MOST_AROUND, 9 * program.atoms * first * second):

@@ -8,8 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from .checks import Array
-from .convolution import ConvolutionProgram
-from .convolution_engine import Sides
+from .convolution import ConvolutionProgram, Sides
 from .onnx_nodes import Nodes
 
 
