@@ -136,4 +136,4 @@ def test_extreme_calls_neither_crash_nor_write_outside(name: str) -> None:
 
 def test_every_kernel_is_fuzzed() -> None:
     functions = {name for name in dir(_native.kernels) if not name.startswith("_")}
-    assert functions - {"instruction_sets", "Program"} == set(KERNELS)
+    assert functions - {"instruction_sets", "Program", "ConvolutionLayers"} == set(KERNELS)

@@ -1,4 +1,5 @@
 // The layers of convolutional programs, and what encodes planes and streams by them.
+#include <mutex>
 #include <optional>
 
 #include <nanobind/stl/optional.h>
@@ -46,17 +47,27 @@ void make_layers(ConvolutionLayers* self, Array1<const std::int64_t> form, Array
     new (self) ConvolutionLayers(program);
 }
 
-void encode(ConvolutionEngine& engine, Array2<const float> x, Array2<float> codes) {
+/// An engine keeps what its calls change, so only one thread at a time may use it.
+struct Engine {
+    ConvolutionEngine engine;
+    std::mutex mutex;
+
+    explicit Engine(const ConvolutionLayers& layers) : engine(layers) {}
+};
+
+void encode(Engine& self, Array2<const float> x, Array2<float> codes) {
+    const ConvolutionLayers& layers = self.engine.layers;
     const Matrix<const float> planes = matrix(x);
     const Matrix<float> out = matrix(codes);
-    require(planes.columns == engine.layers.features(), "x of shape (n, m)");
-    require(out.rows == planes.rows && out.columns == engine.layers.size(), "codes of shape (n, q)");
+    require(planes.columns == layers.features(), "x of shape (n, m)");
+    require(out.rows == planes.rows && out.columns == layers.size(), "codes of shape (n, q)");
     nb::gil_scoped_release release;
-    engine.encode(planes, out);
+    const std::lock_guard<std::mutex> lock(self.mutex);
+    self.engine.encode(planes, out);
 }
 
-void push(ConvolutionEngine& engine, Array3<const float> frames, Array3<float> codes, int signal) {
-    const ConvolutionLayers& layers = engine.layers;
+void push(Engine& self, Array3<const float> frames, Array3<float> codes, int signal) {
+    const ConvolutionLayers& layers = self.engine.layers;
     require(layers.causal, "a causal program");
     const int count = as_int(frames.shape(0)), signals = as_int(frames.shape(1));
     require_aligned(frames.data());
@@ -68,7 +79,8 @@ void push(ConvolutionEngine& engine, Array3<const float> frames, Array3<float> c
                 codes.shape(2) == static_cast<std::size_t>(layers.atoms) * layers.positions.second,
             "codes of shape (n, signals, C P1)");
     nb::gil_scoped_release release;
-    engine.push(frames.data(), count, signal, signals, codes.data());
+    const std::lock_guard<std::mutex> lock(self.mutex);
+    self.engine.push(frames.data(), count, signal, signals, codes.data());
 }
 
 }  // namespace
@@ -79,7 +91,7 @@ void bind_convolution(nb::module_& module) {
              given("offset"), given("couplings"), given("coupling_taps"), given("coupling_of"),
              given("coupling_dilations"), given("soft"), given("negative"), given("recall").none(),
              given("decays").none());
-    nb::class_<ConvolutionEngine>(module, "ConvolutionEngine", "Encodes planes, or the frames of one signal.")
+    nb::class_<Engine>(module, "ConvolutionEngine", "Encodes planes, or the frames of one signal.")
         .def(nb::init<const ConvolutionLayers&>(), nb::arg("layers"), nb::keep_alive<1, 2>())
         .def("encode", &encode, given("x"), given("codes"), "Write the codes of whole planes.")
         .def("push", &push, given("frames"), given("codes"), nb::arg("signal"),

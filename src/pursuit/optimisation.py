@@ -99,6 +99,11 @@ class Adam:
         self.parameters, self.rates = list(parameters.values()), [rates[n] for n in parameters]
         self.means = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
         self.squares = [torch.zeros_like(mean) for mean in self.means]
+        #: the moments as the kernel takes them, for parameters that it updates
+        self._moments = [
+            (_flat(mean), _flat(square)) if _is_native(p) else None
+            for p, mean, square in zip(self.parameters, self.means, self.squares, strict=True)
+        ]
         self.counts = [0] * len(self.parameters)
 
     def step(self, largest: float, factor: float = 1.0) -> float:
@@ -110,13 +115,18 @@ class Adam:
         used = [n for n, p in enumerate(self.parameters) if p.grad is not None]
         counts = [self.counts[n] + 1 for n in used]
         rates = [self.rates[n] * factor for n in used]
-        update = _compiled if all(_is_native(self.parameters[n]) for n in used) else _eager
-        with torch.no_grad():
-            gradients = [cast(Tensor, self.parameters[n].grad).contiguous() for n in used]
-            parameters = [self.parameters[n] for n in used]
-            means, squares = ([every[n] for n in used] for every in (self.means, self.squares))
-            given = parameters, gradients, means, squares, rates, counts
-            norm = update(*given, self.decay, largest)
+        parameters = [self.parameters[n] for n in used]
+        gradients = [cast(Tensor, p.grad) for p in parameters]
+        moments = [pair for n in used if (pair := self._moments[n]) is not None]
+        if len(moments) == len(used) and len({p.dtype for p in parameters}) == 1:
+            flat = [_flat(p) for p in parameters], [_flat(g.contiguous()) for g in gradients]
+            means, squares = zip(*moments, strict=True)
+            norm = float(kernels.adam(*flat, means, squares, rates, counts, self.decay, largest))
+        else:
+            with torch.no_grad():
+                state = [self.means[n] for n in used], [self.squares[n] for n in used]
+                given = parameters, gradients, *state, rates, counts
+                norm = _eager(*given, self.decay, largest)
         if math.isfinite(norm):
             for n, count in zip(used, counts, strict=True):
                 self.counts[n] = count
@@ -150,27 +160,12 @@ class Adam:
 
 
 def _is_native(parameter: Tensor) -> bool:
-    return parameter.device.type == "cpu" and parameter.is_contiguous()
+    known = parameter.dtype in (torch.float32, torch.float64)
+    return known and parameter.device.type == "cpu" and parameter.is_contiguous()
 
 
-def _compiled(
-    parameters: Sequence[Tensor],
-    gradients: Sequence[Tensor],
-    means: Sequence[Tensor],
-    squares: Sequence[Tensor],
-    rates: Sequence[float],
-    counts: Sequence[int],
-    decay: float,
-    largest: float,
-) -> float:
-    norm, groups = 0.0, {p.dtype for p in parameters}
-    if len(groups) > 1:
-        return _eager(parameters, gradients, means, squares, rates, counts, decay, largest)
-    every = (parameters, gradients, means, squares)
-    flat = [[t.detach().view(-1).numpy() for t in tensors] for tensors in every]
-    if parameters:
-        norm = kernels.adam(*flat, rates, counts, decay, largest)
-    return norm
+def _flat(tensor: Tensor) -> Any:
+    return tensor.detach().view(-1).numpy()
 
 
 def _eager(

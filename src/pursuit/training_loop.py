@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -27,7 +26,7 @@ from .encoders.stepped import SteppedEncoder
 from .encoders.trainable import Trainable, declared_kinds, require_members
 from .fields import arguments, entry, naming, real
 from .files import below, joined
-from .guard import excess, hard_rows
+from .guard import HardRows, excess
 from .optimisation import CLIP, Adam, default_steps, learning_rate, memory
 from .persistence import read, require_like, write
 from .progress import Callback, Progress
@@ -135,6 +134,7 @@ class Run:
         self.settings: dict[str, Any] = {"steps": self.steps, "seed": seed, "rate": rate}
         self.settings |= {"dictionary": dictionary, "regime": regime.name}
         self.settings |= {"layerwise": layerwise, "batch_size": batch_size}
+        self.hard_rows = HardRows(seed)
         self.kinds = declared_kinds(encoder)
         #: everything that is learned, by the optimiser or from the statistics
         self.parameters = {
@@ -304,9 +304,7 @@ class Run:
         """Return the rows of the guard, for one encoder that is to minimise the objective."""
         if GUARD == 0 or len(self.members) > 1 or not self.regime.minimises_objective:
             return None
-        # its key is set directly, which takes a tenth of the time of seeding a generator
-        key = np.array([self.settings["seed"], step], np.uint64)
-        return hard_rows(batch.x, np.random.Generator(np.random.Philox(key=key)))
+        return self.hard_rows(step, batch.x)
 
     def _shortest(self) -> int:
         """The number of steps between two validations that take a tenth of the time."""

@@ -400,9 +400,6 @@ public:
     }
 
 private:
-    /// The fewest frames after which a plane moves the past back to its start.
-    static constexpr int ROOM = 16;
-
     /// Encode a plane; for a causal program `frames` frames, which follow those before.
     void run(Maps<const float> x, int frames, Maps<float> out) {
         if (!layers.causal) {
