@@ -199,7 +199,8 @@ def test_not_a_number_stays_one() -> None:
         assert np.isnan(loss)
 
 
-def test_threads_share_the_rows() -> None:
+def test_threads_share_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "WORTH_A_THREAD", 1)
     model, x = problem("hilasso", 12, 500)
     encoder = shaken(pu.ProximalEncoder(model, 3), 12)
     slopes = torch.randn(500, model.code_size, dtype=torch.float64)
@@ -209,7 +210,7 @@ def test_threads_share_the_rows() -> None:
     try:
         for threads in (1, 3, 3):
             torch.set_num_threads(threads)
-            assert len(fused._parts(500)) == threads
+            assert len(fused._parts(encoder._ready(), 500)) == threads
             codes = encoder(x)
             found = torch.autograd.grad(codes, [*encoder.step.parameters()], slopes)
             loss, backward = encoder.compiled_loss(x, None, hard, 0.5)

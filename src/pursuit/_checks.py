@@ -15,6 +15,8 @@ from ._words import require_choice as require_choice
 ArrayLike = Tensor | np.ndarray[Any, Any] | Sequence[Any] | float
 
 FLOATS = (torch.float32, torch.float64)
+#: the entries from which on a tensor is added up by the threads of torch
+MANY = 1 << 22
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -135,9 +137,18 @@ def as_count(value: int, name: str) -> int:
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """Return whether all entries are finite: at once where their sum is, which is seldom not."""
+    """Return whether all entries are finite: at once where their sum is, which is seldom not.
+
+    NumPy adds up what is not large, since threads of torch spin for milliseconds afterwards, on the
+    cores that a solver needs.
+    """
     tensor = tensor.detach()
-    return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
+    if tensor.device.type == "cpu" and tensor.numel() < MANY and is_eager():
+        with np.errstate(over="ignore", invalid="ignore"):
+            finite = bool(np.isfinite(tensor.numpy().sum()))
+    else:
+        finite = bool(tensor.sum().isfinite())
+    return finite or bool(tensor.isfinite().all())
 
 
 def is_meta(tensor: Tensor) -> bool:

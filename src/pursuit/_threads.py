@@ -1,9 +1,79 @@
-"""The number of threads of a computation."""
+"""Threads: tiles of work distributed over threads, and how many threads other libraries start."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+
+def work_through(
+    tiles: Sequence[slice], worker: Callable[[], Callable[[slice], None]], threads: int
+) -> None:
+    """Run all tiles on `threads` threads, this one included, or raise the first tile's error.
+
+    Each thread calls `worker` once, and what it returns with one tile after the other.
+    """
+    rest = iter(tiles)
+    failures: list[tuple[int, Exception]] = []
+
+    def work() -> None:
+        run = worker()
+        while not failures:
+            tile = next(rest, None)  # a free thread takes the next tile
+            if tile is None:
+                return
+            try:  # a tile that was taken is run, so that the first failure is reported
+                run(tile)
+            except Exception as error:
+                failures.append((tile.start, error))
+
+    others = [threading.Thread(target=work) for _ in range(threads - 1)]
+    for thread in others:
+        thread.start()
+    work()
+    for thread in others:
+        thread.join()
+    if failures:
+        raise min(failures, key=lambda failure: failure[0])[1]
+
+
+def equal_parts(rows: int, count: int) -> list[slice]:
+    """Divide rows into a number of parts that differ by one row at most."""
+    return [slice(*edges) for edges in pairwise(rows * k // count for k in range(count + 1))]
+
+
+def cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@cache
+def _blas() -> list[Any]:
+    """The BLAS libraries whose number of threads can be set; none without threadpoolctl."""
+    try:
+        from threadpoolctl import ThreadpoolController
+    except ImportError:
+        return []
+    return list(ThreadpoolController().select(user_api="blas").lib_controllers)
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Keep BLAS from starting threads: the tiles are distributed over threads already."""
+    before = [(library, library.num_threads) for library in _blas() if library.num_threads != 1]
+    for library, _ in before:
+        library.set_num_threads(1)
+    try:
+        yield
+    finally:
+        for library, count in before:
+            library.set_num_threads(count)
 
 
 @contextmanager

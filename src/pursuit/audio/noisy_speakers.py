@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .. import files
+from .._threads import one_blas_thread
 from ..fields import arguments, entry, naming
 from ..files import below
 from ..runtime.compiled import Compiled, CompiledBank
 from ..runtime.program import Program, from_arrays
-from ..runtime.threads import one_blas_thread
 from .features import Features
 from .streams import Array
 

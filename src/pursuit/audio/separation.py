@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .. import files
+from .._threads import one_blas_thread
 from .._words import require_choice
 from ..fields import arguments, entry, naming, real
 from ..files import below
@@ -22,7 +23,6 @@ from ..runtime.checks import require
 from ..runtime.compiled import Compiled
 from ..runtime.convolution import CompiledConvolution, ConvolutionProgram
 from ..runtime.program import Program, from_arrays
-from ..runtime.threads import one_blas_thread
 from .features import Features
 from .resampling import BandSplit
 from .streams import Array, SampleStream

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,14 +19,15 @@ from torch import Tensor, nn
 
 from .._checks import is_eager
 from .._native import kernels
+from .._threads import equal_parts, work_through
 from ..penalties import Penalty
 from ..penalties.base import checked_stages, is_single
 from ..penalties.shrinkage import group_norms
-from ..runtime.threads import work_through
 from .forms import Stack
 
-#: the fewest rows for which another thread is started
-ROWS_PER_THREAD = 64
+#: multiplications of the forward pass for which another thread is started, about half a millisecond
+#: with the backward pass: starting a thread and filling its cache takes a tenth
+WORTH_A_THREAD = 8_000_000
 #: the kernels of each dtype
 LAYERS = {torch.float32: kernels.LayersFloat32, torch.float64: kernels.LayersFloat64}
 TYPES = {torch.float32: np.float32, torch.float64: np.float64}
@@ -167,7 +167,7 @@ def fused_loss(
     layers = _layers(stack, shrinkage, *inputs)
     factors = 1 / max(plain, 1), weight / max(len(x) - plain, 1)
     given = (_array(atoms), *objective.arrays[x.dtype], _array(units))
-    parts, signals, compared = _parts(len(x)), _array(x), _array(targets)
+    parts, signals, compared = _parts(stack, len(x)), _array(x), _array(targets)
     gradients = [_zeros(tensors, needed) for _ in parts]
     sums = [0.0] * len(parts)
 
@@ -249,7 +249,7 @@ class _Fused(torch.autograd.Function):
     ) -> Tensor:
         stack, shrinkage, eager, learns = settings
         codes = x.new_empty(len(x), len(shrinkage.nonnegative))
-        ctx.parts = _parts(len(x))
+        ctx.parts = _parts(stack, len(x))
         tensors = weight, matrix, outlier_step, mixing, thresholds
         ctx.layers = {part.start: _layers(stack, shrinkage, *tensors) for part in ctx.parts}
         signals, to = _array(x), codes.numpy()
@@ -358,11 +358,13 @@ def _five_scalars(mixing: Tensor | None, depth: int, like: Tensor) -> Tensor:
     return scalars
 
 
-def _parts(rows: int) -> list[slice]:
-    """Divide rows evenly among the threads of torch."""
-    count = max(1, min(torch.get_num_threads(), rows // ROWS_PER_THREAD))
-    bounds = [rows * k // count for k in range(count + 1)]
-    return [slice(a, b) for a, b in pairwise(bounds)]
+def _parts(stack: Stack, rows: int) -> list[slice]:
+    """Divide rows evenly among as many threads of torch as are worth starting."""
+    size, features = stack.weight.shape[1:]
+    layer = size * (size if stack.gram else 2 * features)
+    each = size * features + (stack.depth - 1) * layer
+    most = min(rows, rows * each // WORTH_A_THREAD)
+    return equal_parts(rows, max(1, min(torch.get_num_threads(), most)))
 
 
 def _array(tensor: Tensor | None) -> Any:

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from .._threads import one_blas_thread
 from ..audio.noisy_speakers import NoisySpeakers, observed
 from ..audio.streams import Array
-from ..runtime.threads import one_blas_thread
 from ..solvers.solve import solve
 
 #: the relative gap of exact codes

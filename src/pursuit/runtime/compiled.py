@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from .._threads import cores, work_through
 from ..files import Saved, below, open_saved
 from .checks import as_signals, require_finite, require_output
 from .convolution import CompiledConvolution, ConvolutionProgram
 from .executors import EXECUTORS, TILE_ROWS, Executor, Sparse
 from .flat import flat
 from .program import Program, from_arrays
-from .threads import cores, work_through
 
 Array = np.ndarray[Any, Any]
 

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from .._native import kernels
+from .._threads import cores, work_through
 from .checks import (
     Array,
     as_real,
@@ -34,7 +35,6 @@ from .checks import (
     require_values,
 )
 from .flat import flat
-from .threads import cores, work_through
 
 Sides = tuple[int, int]
 

@@ -12,7 +12,7 @@ from ..models import SparseModel
 from ..penalties import TreeL2
 from .coordinate import gram_misfit, weight_misfit
 from .solution import Problem, Result, Solver
-from .tiles import Array, Rows, as_array, correlations, run
+from .tiles import Array, Rows, as_array, correlations, gram_matrix, run
 
 
 def _misfit(model: SparseModel) -> str | None:
@@ -39,7 +39,7 @@ class _Kernel:
         self.order, self.atoms = as_array(order), as_array(atoms)
         self.problem = {
             "atoms": self.atoms,
-            "gram": as_array(atoms @ atoms.T + torch.diag(ridge)),
+            "gram": gram_matrix(self.atoms, as_array(ridge)),
             "ridge": as_array(ridge),
             "starts": np.cumsum([0, *map(len, blocks)], dtype=np.int64),
             "w": as_array(w[order]),

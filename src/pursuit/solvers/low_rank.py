@@ -14,8 +14,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -23,6 +21,7 @@ import torch
 from torch import Tensor
 
 from .._native import kernels
+from .._threads import equal_parts, work_through
 from ..progress import Callback, Progress
 
 Array = np.ndarray[Any, Any]
@@ -221,12 +220,14 @@ class Residuals:
 def on_threads(work: Callable[[slice], Result], rows: int, entries: int) -> list[Result]:
     """Call `work` with equal parts of the rows, on as many threads as torch uses."""
     threads = max(1, min(torch.get_num_threads(), entries // FEWEST_ENTRIES, rows))
-    edges = [rows * part // threads for part in range(threads + 1)]
-    parts = [slice(*edge) for edge in pairwise(edges)]
-    if threads == 1:
-        return [work(parts[0])]
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(work, parts))
+    parts = equal_parts(rows, threads)
+    results: dict[int, Result] = {}
+
+    def run(part: slice) -> None:
+        results[part.start] = work(part)
+
+    work_through(parts, lambda: run, threads)
+    return [results[part.start] for part in parts]
 
 
 def _array(tensor: Tensor) -> Array:

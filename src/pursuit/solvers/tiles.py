@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .._native import kernels
+from .._threads import work_through
 from .solution import Problem, Result
 
 Array = np.ndarray[Any, Any]
@@ -35,9 +35,9 @@ class Rows(NamedTuple):
 def run(solve_tile: Callable[[Array, Rows], None], problem: Problem) -> Result:
     """Solve all rows by a function of the signals of a tile and the rows that it writes."""
     x, n = as_array(problem.x), len(problem.x)
-    start = problem.init
-    codes = problem.x.new_zeros(n, problem.model.code_size) if start is None else start.clone()
-    rows = Rows(as_array(codes), np.empty(n), np.empty(n), np.empty(n, np.int64))
+    size, start = problem.model.code_size, problem.init
+    codes = np.zeros((n, size), x.dtype) if start is None else as_array(start).copy()
+    rows = Rows(codes, np.empty(n), np.empty(n), np.empty(n, np.int64))
     _for_each_tile(lambda tile: solve_tile(x[tile], rows.take(tile)), n)
     solved, objective, gap = (torch.from_numpy(array) for array in rows[:3])
     return Result(solved, int(rows.iterations.max()), objective, gap)
@@ -51,14 +51,7 @@ def _for_each_tile(work: Callable[[slice], None], rows: int) -> None:
     """
     length = min(TILE, -(-rows // torch.get_num_threads()))  # small batches use all threads too
     tiles = [slice(start, min(start + length, rows)) for start in range(0, rows, length)]
-    threads = min(torch.get_num_threads(), len(tiles))
-    if threads == 1:
-        for tile in tiles:
-            work(tile)
-        return
-    with ThreadPoolExecutor(threads) as pool:
-        for _ in pool.map(work, tiles):
-            pass
+    work_through(tiles, lambda: work, min(torch.get_num_threads(), len(tiles)))
 
 
 def as_array(tensor: Tensor) -> Array:
@@ -66,12 +59,29 @@ def as_array(tensor: Tensor) -> Array:
     return np.ascontiguousarray(tensor.detach().cpu().numpy())
 
 
-def correlations(x: Array, atoms: Array) -> Array:
-    """``x atoms'`` on the calling thread.
+def line_array(shape: tuple[int, ...], dtype: Any) -> Array:
+    """Return an array that begins at a cache line, which is worth a tenth of a kernel's time.
 
-    Threads of BLAS would spin for milliseconds after a call, on the cores that other tiles need.
-    The result begins at a cache line, as memory of torch does and memory of NumPy does not.
+    Memory of torch does, unlike that of NumPy.
     """
-    out = torch.from_numpy(x).new_empty(len(x), len(atoms)).numpy()
+    kind = torch.float32 if dtype == np.float32 else torch.float64
+    return torch.empty(shape, dtype=kind).numpy()
+
+
+# The products are computed on the calling thread: threads of BLAS and torch spin for milliseconds
+# after a call, on the cores that other tiles need.
+
+
+def correlations(x: Array, atoms: Array) -> Array:
+    """Return ``x atoms'``."""
+    out = line_array((len(x), len(atoms)), x.dtype)
     kernels.correlate(x, atoms, out)
     return out
+
+
+def gram_matrix(atoms: Array, ridge: Array) -> Array:
+    """Return ``atoms atoms' + diag(ridge)``, of float64 atoms."""
+    gram = line_array((len(atoms), len(atoms)), atoms.dtype)
+    kernels.gemm(atoms, atoms, gram, transpose_b=True)
+    np.einsum("ii->i", gram)[:] += ridge
+    return gram
