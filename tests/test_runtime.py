@@ -6,7 +6,6 @@ import copy
 import json
 import subprocess
 import sys
-import threading
 import time
 import tracemalloc
 from itertools import pairwise, product
@@ -18,6 +17,7 @@ import torch
 
 import pursuit as pu
 from families import MODELS, problem
+from pursuit import _threads
 from pursuit.files import read, write
 from pursuit.runtime import Compiled, CompiledBank
 from pursuit.runtime.executors import EXECUTORS
@@ -159,9 +159,9 @@ def test_the_first_bad_row_is_named_whichever_thread_met_it(lasso: Compiled) -> 
 
 def test_threads_are_taken_where_there_is_work_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     started = []
-    start = threading.Thread.start
+    start = _threads.start_new_thread
     monkeypatch.setattr(
-        threading.Thread, "start", lambda self: (started.append(self), start(self))[1]
+        _threads, "start_new_thread", lambda *given: (started.append(given), start(*given))[1]
     )
     model, x = problem("lasso", 0, 16, torch.float32)
     compiled = pu.compile(pu.ProximalEncoder(model, 3), threads=3)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
+from _thread import LockType, allocate_lock, start_new_thread
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -16,28 +17,40 @@ def work_through(
 ) -> None:
     """Run all tiles on `threads` threads, this one included, or raise the first tile's error.
 
-    Each thread calls `worker` once, and what it returns with one tile after the other.
+    Each thread calls `worker` once, and what it returns with one tile after the other. No thread is
+    waited for before it has a tile: on busy cores it may start milliseconds later.
     """
-    rest = iter(tiles)
+    rest = deque(tiles)
     failures: list[tuple[int, Exception]] = []
 
     def work() -> None:
-        run = worker()
-        while not failures:
-            tile = next(rest, None)  # a free thread takes the next tile
-            if tile is None:
+        run = None
+        while rest:
+            try:
+                tile = rest.popleft()  # a free thread takes the next tile
+            except IndexError:  # another thread was quicker
                 return
             try:  # a tile that was taken is run, so that the first failure is reported
+                run = run or worker()
                 run(tile)
             except Exception as error:
+                rest.clear()
                 failures.append((tile.start, error))
 
-    others = [threading.Thread(target=work) for _ in range(threads - 1)]
-    for thread in others:
-        thread.start()
-    work()
-    for thread in others:
-        thread.join()
+    def help_out(busy: LockType) -> None:
+        with busy:
+            work()
+
+    others = [allocate_lock() for _ in range(threads - 1)]
+    try:
+        for busy in others:
+            start_new_thread(help_out, (busy,))
+        work()
+    finally:
+        rest.clear()  # after an interrupt the others end with the tile in hand
+        for busy in others:
+            with busy:
+                pass
     if failures:
         raise min(failures, key=lambda failure: failure[0])[1]
 

@@ -16,6 +16,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from .._native import kernels
 from .._registry import Registered, arguments_of
 
 
@@ -155,7 +156,7 @@ class Operator(Registered, ABC):
             return squared_norm(atoms)
         if self.features < self.code_size and bool((curvature == curvature[0]).all()):
             return squared_norm(atoms) + float(curvature[0])
-        gram = atoms @ atoms.T + torch.diag(curvature.to(atoms))
+        gram = gram_matrix(atoms) + torch.diag(curvature.to(atoms))
         return float(torch.linalg.eigvalsh(gram)[-1])
 
     def block_constants(
@@ -168,15 +169,28 @@ class Operator(Registered, ABC):
         constants = diagonal[[block[0] for block in blocks]]
         for number, block in enumerate(blocks):
             if len(block) > 1:
-                atoms = self.rows(block)
-                gram = atoms @ atoms.T
+                gram = gram_matrix(self.rows(block))
                 if curvature is not None:
                     gram = gram + torch.diag(curvature[list(block)].to(gram))
                 constants[number] = torch.linalg.eigvalsh(gram)[-1]
         return constants
 
 
+def gram_matrix(matrix: Tensor) -> Tensor:
+    """Return ``matrix matrix'``, for float32 or float64 and without gradients.
+
+    The compiled kernel computes it on this thread. Threads of BLAS take longer, and spin for
+    milliseconds after any product, on the cores that a solver needs.
+    """
+    if matrix.device.type != "cpu":
+        return matrix @ matrix.T
+    gram = matrix.new_empty(len(matrix), len(matrix))
+    array = matrix.detach().contiguous().numpy()
+    kernels.gemm(array, array, gram.numpy(), transpose_b=True)
+    return gram
+
+
 def squared_norm(matrix: Tensor) -> float:
     """Return ``||matrix||_2^2``, through the smaller of its two Gram matrices."""
-    gram = matrix @ matrix.T if matrix.shape[0] <= matrix.shape[1] else matrix.T @ matrix
+    gram = gram_matrix(matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T)
     return float(torch.linalg.eigvalsh(gram)[-1])

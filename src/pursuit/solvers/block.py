@@ -9,10 +9,11 @@ from torch import Tensor
 from .._native import kernels
 from ..certificates import rounding_unit
 from ..models import SparseModel
+from ..operators.base import gram_matrix
 from ..penalties import TreeL2
 from .coordinate import gram_misfit, weight_misfit
 from .solution import Problem, Result, Solver
-from .tiles import Array, Rows, as_array, correlations, gram_matrix, run
+from .tiles import Array, Rows, as_array, correlations, run
 
 
 def _misfit(model: SparseModel) -> str | None:
@@ -39,7 +40,7 @@ class _Kernel:
         self.order, self.atoms = as_array(order), as_array(atoms)
         self.problem = {
             "atoms": self.atoms,
-            "gram": gram_matrix(self.atoms, as_array(ridge)),
+            "gram": as_array(gram_matrix(atoms) + torch.diag(ridge)),
             "ridge": as_array(ridge),
             "starts": np.cumsum([0, *map(len, blocks)], dtype=np.int64),
             "w": as_array(w[order]),

@@ -22,6 +22,7 @@ from ..operators.matrices import without_zero_atoms
 from ..penalties import L1, Elastic, Penalty
 from .coordinate import COORDINATE, gram_misfit
 from .solution import Problem, Result, Solver
+from .tiles import as_array
 
 #: the weight, for signals and atoms of unit norm
 WEIGHT = 1e-12
@@ -32,12 +33,16 @@ MOST_NUMBERS = 2**24
 
 
 def _run(problem: Problem) -> Result:
-    model, x = problem.model.to(torch.float64), problem.x.double()
-    norms = x.norm(dim=1, keepdim=True).clamp_min(torch.finfo(x.dtype).tiny)
+    model = problem.model.to(torch.float64)
+    # by NumPy, since threads of torch would spin on the cores that the active sets need
+    signals = as_array(problem.x).astype(np.float64)
+    lengths = np.sqrt(np.einsum("ij,ij->i", signals, signals))[:, None]
+    lengths = np.maximum(lengths, np.finfo(np.float64).tiny)
+    x, norms, units = map(torch.from_numpy, (signals, lengths, signals / lengths))
     init = None if problem.init is None else problem.init.double() / norms
     # an active set takes a few rounds per atom; further rounds only fight rounding
     rounds = min(problem.max_iter, 3 * model.code_size + 50)
-    weighted = replace(problem, model=_weighted(model), x=x / norms, init=init, max_iter=rounds)
+    weighted = replace(problem, model=_weighted(model), x=units, init=init, max_iter=rounds)
     lasso = COORDINATE.run(weighted)
     codes = lasso.codes * norms
     certificate = Certificate(model)

@@ -59,29 +59,12 @@ def as_array(tensor: Tensor) -> Array:
     return np.ascontiguousarray(tensor.detach().cpu().numpy())
 
 
-def line_array(shape: tuple[int, ...], dtype: Any) -> Array:
-    """Return an array that begins at a cache line, which is worth a tenth of a kernel's time.
-
-    Memory of torch does, unlike that of NumPy.
-    """
-    kind = torch.float32 if dtype == np.float32 else torch.float64
-    return torch.empty(shape, dtype=kind).numpy()
-
-
-# The products are computed on the calling thread: threads of BLAS and torch spin for milliseconds
-# after a call, on the cores that other tiles need.
-
-
 def correlations(x: Array, atoms: Array) -> Array:
-    """Return ``x atoms'``."""
-    out = line_array((len(x), len(atoms)), x.dtype)
+    """``x atoms'`` on the calling thread.
+
+    Threads of BLAS would spin for milliseconds after a call, on the cores that other tiles need.
+    The result begins at a cache line, as memory of torch does and memory of NumPy does not.
+    """
+    out = torch.from_numpy(x).new_empty(len(x), len(atoms)).numpy()
     kernels.correlate(x, atoms, out)
     return out
-
-
-def gram_matrix(atoms: Array, ridge: Array) -> Array:
-    """Return ``atoms atoms' + diag(ridge)``, of float64 atoms."""
-    gram = line_array((len(atoms), len(atoms)), atoms.dtype)
-    kernels.gemm(atoms, atoms, gram, transpose_b=True)
-    np.einsum("ii->i", gram)[:] += ridge
-    return gram
