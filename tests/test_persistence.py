@@ -354,7 +354,7 @@ def test_encoders_of_convolutions_do_not_decide_how_much_memory_is_taken(tmp_pat
             pu.load(path)
     pu.save(encoder, path)
     rewritten(path, set_at("program.couplings", [[1, 10**9]] * 2))
-    with pytest.raises(ValueError, match="coupling_dilations must not reach far beyond"):
+    with pytest.raises(ValueError, match="must not reach far beyond 1 x 7 positions"):
         pu.runtime.load(path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import math
@@ -19,13 +20,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from processes import pursuit
+from pursuit._native import kernels
 from pursuit.files import Saved, read, write
 from pursuit.operators import Convolution
 from pursuit.runtime import CompiledConvolution, convolution, load
 from pursuit.runtime import onnx as export
 from pursuit.runtime.compiled import build
 from pursuit.runtime.compiled import compile as compile_encoder
-from pursuit.runtime.convolution import ConvolutionProgram
+from pursuit.runtime.convolution import ConvolutionProgram, kernel_arrays
 from pursuit.runtime.program import from_arrays
 
 #: relative, in float32
@@ -687,6 +689,26 @@ def test_planes_have_no_past() -> None:
     even = tuple(np.zeros((5, 5, 2, 3), np.float32) for _ in program.couplings)
     with pytest.raises(ValueError, match="couplings must have odd numbers of taps"):
         dataclasses.replace(program, couplings=even)
+
+
+def test_a_program_does_not_decide_how_much_memory_is_taken() -> None:
+    """A small file with many frames in its weights, or distant taps, would keep gigabytes."""
+    program = make()
+    wide = {"shape": (7, 40_000), "offset": np.zeros((5, 1, 1), np.float32)}
+    frames = np.zeros((5, 2, 3000, 4), np.float32)
+    for changes in (
+        {**wide, "weight": frames},
+        {"coupling_dilations": ((1, 1), (1, 10**7))},
+        {"coupling_dilations": ((10**7, 1), (1, 1))},
+    ):
+        with pytest.raises(ValueError, match="must not reach far beyond 1 x"):
+            dataclasses.replace(program, **changes)
+        unchecked = copy.copy(program)
+        for name, value in changes.items():
+            object.__setattr__(unchecked, name, value)
+        with pytest.raises(ValueError, match="taps that do not reach far"):
+            kernels.ConvolutionLayers(**kernel_arrays(unchecked))
+    assert dataclasses.replace(program, **wide).positions[1] == 19_999
 
 
 @pytest.mark.parametrize("form", [{"form": "wavelet"}, {}, None, "convolution", ["convolution"]])

@@ -52,8 +52,9 @@ FIELDS = (
     "memory",
     "couplings",
 )
-#: the most numbers of a layer's input with what is around it, unless the plane itself has more
-MOST_AROUND = 2**24
+#: the most numbers of the inputs of all layers with what is around them, unless a signal and its
+#: codes have many
+MOST_KEPT = 2**23
 #: multiplications that justify a thread, and those of the signals that it takes at once
 WORTH_A_THREAD, WORTH_A_TILE = 2**25, 2**26
 #: numbers of the patches that are decoded together
@@ -432,6 +433,7 @@ def _check(program: ConvolutionProgram) -> None:
     _check_codes(program)
     _check_time(program)
     _check_signal(program)
+    _require_near(program)
     if program.parts:
         if not all(_is_whole(part, 1) for part in program.parts):
             raise ValueError(f"parts must be positive whole numbers, got {program.parts}")
@@ -510,21 +512,27 @@ def _check_codes(program: ConvolutionProgram) -> None:
                 f"couplings must have odd numbers of taps, got {first} x {second}"
                 + (", any number of frames apart" if program.causal else "")
             )
-    for steps, coupling in zip(program.coupling_dilations, program.couplings, strict=True):
+    for steps in program.coupling_dilations:
         _require_sides(steps, "coupling_dilations")
-        _require_near(program, steps, coupling)
 
 
-def _require_near(program: ConvolutionProgram, steps: Sides, coupling: Array) -> None:
-    """Check that the input of a layer and what is kept around it are not too large."""
-    first, second = program.positions
-    first = 1 if program.causal else first  # a stream keeps what its layers cover
-    above, left = (d * (taps - 1) for d, taps in zip(steps, coupling.shape[2:], strict=True))
-    around = program.atoms * (first + above) * (second + left)
-    if around > max(MOST_AROUND, 9 * program.atoms * first * second):
+def _require_near(program: ConvolutionProgram) -> None:
+    """Check that what layers read around their input is not much larger than a signal and codes.
+
+    An engine keeps it. A causal program has a signal of one frame, and the frames before it.
+    """
+    first, second = (1, program.positions[1]) if program.causal else program.positions
+    frames, side = (1, program.shape[1]) if program.causal else program.shape
+    entries = side * program.channels * (1 + len(program.averages))
+    codes = first * second * program.atoms
+    kept = entries * (program.weight.shape[2] if program.causal else frames)
+    for steps, coupling in zip(program.coupling_dilations, program.couplings, strict=True):
+        above, left = (d * (taps - 1) for d, taps in zip(steps, coupling.shape[2:], strict=True))
+        kept += program.atoms * (first + above) * (second + left)
+    if kept > max(MOST_KEPT, 9 * (frames * entries + program.depth * codes)):
         raise ValueError(
-            f"coupling_dilations must not reach far beyond {first} x {second} positions, "
-            f"got {steps} between {coupling.shape[2]} x {coupling.shape[3]} taps"
+            f"weight and couplings must not reach far beyond {first} x {second} positions; with "
+            f"dilations {program.coupling_dilations} layers keep {kept} numbers"
         )
 
 

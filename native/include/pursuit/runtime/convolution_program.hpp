@@ -82,20 +82,20 @@ inline bool counts(const std::int64_t* begin, int size) {
     return std::all_of(begin, begin + size, [](std::int64_t n) { return n >= 1 && n < (1 << 24); });
 }
 
-/// Whether the input of a layer and what is kept around it are not too large, as Python checks it too.
-inline bool is_near(const ConvolutionProgram& p, Sides taps, Sides dilation) {
-    const double first = p.causal() ? 1 : p.positions().first, second = p.positions().second;
-    const double around = (first + static_cast<double>(dilation.first) * (taps.first - 1)) *
-                          (second + static_cast<double>(dilation.second) * (taps.second - 1));
-    return around * p.atoms() <= std::max<double>(1 << 24, 9 * first * second * p.atoms());
-}
-
-/// Whether all planes have fewer than 2^31 numbers.
-inline bool is_moderate(const ConvolutionProgram& p) {
-    const double first = p.causal() ? p.weight_taps().first : p.shape().first;
-    const double signal = first * p.shape().second * p.inputs();
-    const double codes = (p.causal() ? 1.0 : p.positions().first) * p.positions().second * p.atoms();
-    return std::max(signal, 9 * codes) < INT_MAX;
+/// Whether what layers read around their input is not much larger than a signal and codes, as Python checks it
+/// too, and planes have fewer than 2^31 numbers.
+inline bool is_near(const ConvolutionProgram& p) {
+    const Sides shape = p.shape(), positions = p.positions();
+    const double entries = static_cast<double>(shape.second) * p.inputs();
+    const double frames = p.causal() ? 1 : shape.first, first = p.causal() ? 1 : positions.first;
+    double kept = entries * (p.causal() ? p.weight_taps().first : shape.first);
+    for (int k = 0; k < p.depth() - 1; k++) {
+        const Sides taps = p.taps_of(static_cast<int>(p.coupling_of[k])), dilation = p.dilation_of(k);
+        kept += (first + static_cast<double>(dilation.first) * (taps.first - 1)) *
+                (positions.second + static_cast<double>(dilation.second) * (taps.second - 1)) * p.atoms();
+    }
+    const double own = frames * entries + p.depth() * first * positions.second * p.atoms();
+    return kept <= std::max<double>(1 << 23, 9 * own) && 9 * own < INT_MAX;
 }
 
 }  // namespace detail
@@ -119,7 +119,6 @@ inline const char* convolution_misfit(const ConvolutionProgram& p) {
     }
     if (p.causal() && (p.stride().first != 1 || p.dilation().first != 1)) return "no stride in time";
     if (!p.causal() && (p.averages.size > 0 || p.form[8] != 0)) return "running means only in time";
-    if (!detail::is_moderate(p)) return "planes below 2^31 numbers";
     if (p.offset.rows != atoms || (p.offset.columns != 1 && p.offset.columns != positions.second)) {
         return "offset of shape (C, P1) or (C, 1)";
     }
@@ -143,9 +142,8 @@ inline const char* convolution_misfit(const ConvolutionProgram& p) {
         if (!detail::counts(p.coupling_dilations.row(k), 2)) return "positive dilations";
         const Sides across = p.taps_of(static_cast<int>(p.coupling_of[k]));
         if (across.second % 2 == 0 || (across.first % 2 == 0 && !p.causal())) return "odd numbers of taps";
-        if (!detail::is_near(p, across, p.dilation_of(k)))
-            return "dilations that do not reach far beyond the positions";
     }
+    if (!detail::is_near(p)) return "taps that do not reach far beyond the positions, and moderate planes";
     if (p.form[8] < 0 || p.form[8] >= depth) return "a memory between 0 and T - 1";
     if (p.memory() > 0 && (p.recall.rows != atoms || p.recall.columns != atoms || p.decays.size != atoms)) {
         return "recall of shape (C, C) and decays of shape (C,)";
