@@ -23,6 +23,8 @@ from pursuit._threads import limited_threads as threads
 __all__ = ["CONSOLE", "Contender", "compete", "machine", "table", "threads"]
 
 CONSOLE = Console(width=120)
+#: seconds that threads of other libraries wait actively after their work, on the cores of the next
+PAUSE = 0.05
 #: seconds up to which a run is short
 SHORT = 0.02
 #: seconds from which on a run is so long that one suffices
@@ -57,10 +59,19 @@ def compete(contenders: list[Contender], rounds: int = 5) -> None:
     """Run all contenders in turn; a first round, not counted, compiles and warms up.
 
     What takes a few milliseconds runs once more before it is timed: it would pay for the cache
-    that the one before it has filled. What takes more than 20 seconds runs once.
+    that the one before it has filled. What takes more than 20 seconds runs once. All find the
+    same number of threads (SPAMS changes it), and none of another still at work.
     """
+    count = torch.get_num_threads()
+
+    def settle() -> None:
+        time.sleep(PAUSE)
+        if torch.get_num_threads() != count:
+            torch.set_num_threads(count)
+
     quick, timed = set(), []
     for contender in contenders:
+        settle()
         start = time.perf_counter()
         contender.result = contender.run()
         if time.perf_counter() - start > LONG:
@@ -73,6 +84,7 @@ def compete(contenders: list[Contender], rounds: int = 5) -> None:
             quick.add(contender.name)
     for _ in range(rounds):
         for contender in timed:
+            settle()
             if contender.name in quick:
                 contender.run()
             start = time.perf_counter()
