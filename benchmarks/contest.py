@@ -25,8 +25,8 @@ __all__ = ["CONSOLE", "Contender", "compete", "machine", "table", "threads"]
 CONSOLE = Console(width=120)
 #: seconds that threads of other libraries wait actively after their work, on the cores of the next
 PAUSE = 0.05
-#: seconds up to which a run is short
-SHORT = 0.02
+#: seconds up to which a run is short, and for which it is then repeated before it is timed
+SHORT, WARM = 0.02, 0.1
 #: seconds from which on a run is so long that one suffices
 LONG = 20.0
 
@@ -58,9 +58,10 @@ class Contender:
 def compete(contenders: list[Contender], rounds: int = 5) -> None:
     """Run all contenders in turn; a first round, not counted, compiles and warms up.
 
-    What takes a few milliseconds runs once more before it is timed: it would pay for the cache
-    that the one before it has filled. What takes more than 20 seconds runs once. All find the
-    same number of threads (SPAMS changes it), and none of another still at work.
+    What takes a few milliseconds is repeated for a while before it is timed: it would pay for the
+    cache that the one before it has filled, and the system takes milliseconds to move a thread to
+    an idle core. What takes more than 20 seconds runs once. All find the same number of threads
+    (SPAMS changes it), and none of another still at work.
     """
     count = torch.get_num_threads()
 
@@ -85,7 +86,8 @@ def compete(contenders: list[Contender], rounds: int = 5) -> None:
     for _ in range(rounds):
         for contender in timed:
             settle()
-            if contender.name in quick:
+            start = time.perf_counter()
+            while contender.name in quick and time.perf_counter() - start < WARM:
                 contender.run()
             start = time.perf_counter()
             contender.run()
