@@ -16,6 +16,9 @@ BENCH_INSTALLED := $(VENV)/.installed-bench
 COMMA := ,
 CPP = $(shell find native -name '*.hpp' -o -name '*.cpp')
 
+# Tests start many processes: each would compile torch's Python code anew if it were not kept.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help install demo test lint types tests sanitize fuzz format bench clean

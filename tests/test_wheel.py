@@ -34,7 +34,11 @@ def test_a_wheel_works_without_a_compiler(tmp_path: Path) -> None:
     if not (ROOT / "native").exists():
         pytest.skip("needs a source checkout")
     build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w"]
-    settings = (f"build-dir={tmp_path / 'build'}", "cmake.define.PURSUIT_OPTIMISATION=-O0")
+    settings = (
+        f"build-dir={tmp_path / 'build'}",
+        "cmake.define.PURSUIT_INSTRUCTION_SETS=baseline",
+        "cmake.define.PURSUIT_OPTIMISATION=-O0",
+    )
     options = [f"--config-settings={setting}" for setting in settings]
     done = subprocess.run(
         [*build, str(tmp_path), *options, str(ROOT)], capture_output=True, text=True
