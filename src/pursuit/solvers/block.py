@@ -33,7 +33,8 @@ class _Kernel:
         blocks = model.blocks
         # the kernel expects the coefficients of a block to be adjacent
         order = torch.tensor([i for block in blocks for i in block])
-        atoms = model.dictionary[order]
+        # not by indexing, after which a thread of torch would spin on a core that the tiles need
+        atoms = model.dictionary.index_select(0, order)
         none = torch.zeros(len(atoms), dtype=torch.float64)
         ridge = none if model.curvature is None else model.curvature[order]
         w, v = _weights(model, blocks)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 from .._native import kernels
 from ..certificates import rounding_unit
 from ..models import SparseModel
 from ..operators.base import gram_matrix
 from .solution import Problem, Result, Solver
-from .tiles import Array, Rows, as_array, correlations, run
+from .tiles import Array, Rows, as_array, converted, correlations, run
 
 #: the largest number of coefficients for which a Gram matrix is built
 LARGEST = 8192
@@ -49,7 +50,7 @@ class _Kernel:
         model, size = problem.model, problem.model.code_size
         self.warm, self.tol, self.max_iter = problem.init is not None, problem.tol, problem.max_iter
         self.rounding = rounding_unit(model)
-        exact = model.dictionary.detach().double()
+        exact = converted(model.dictionary.detach(), torch.float64)
         self.atoms, self.exact_atoms = as_array(model.dictionary), as_array(exact)
         gram, self.ridge = gram_matrix(exact), np.zeros(size)
         if model.curvature is not None:
@@ -57,7 +58,8 @@ class _Kernel:
             gram.diagonal().add_(model.curvature)
         # made by torch, both begin at a cache line, which is worth a tenth of the time
         self.gram = as_array(gram)
-        self.grams = {np.dtype(np.float32): as_array(gram.float()), np.dtype(float): self.gram}
+        narrow = as_array(converted(gram, torch.float32))
+        self.grams = {narrow.dtype: narrow, self.gram.dtype: self.gram}
         weights = model.nonsmooth.weights(size)
         assert weights is not None
         self.lam = as_array(weights)

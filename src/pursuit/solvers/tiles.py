@@ -59,6 +59,13 @@ def as_array(tensor: Tensor) -> Array:
     return np.ascontiguousarray(tensor.detach().cpu().numpy())
 
 
+def converted(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a copy in another dtype; by NumPy, since threads of torch would spin on the cores."""
+    copy = torch.empty(tensor.shape, dtype=dtype)
+    copy.numpy()[...] = as_array(tensor)
+    return copy
+
+
 def correlations(x: Array, atoms: Array) -> Array:
     """``x atoms'`` on the calling thread.
 
