@@ -504,7 +504,8 @@ private:
         PURSUIT_SIMD_REDUCE(+ : loss, miss, total)
         for (int i = 0; i < m; i++) {
             const double clipped = clamp(rest[i], lam[i]);
-            o[i] = static_cast<X>(std::max(lowest, rest[i] - clipped));
+            const double kept = rest[i] - clipped;
+            o[i] = static_cast<X>(kept > lowest ? kept : lowest);
             const double outlier = o[i], r = rest[i] - outlier, off = r - nu[i];
             const double size = outlier != 0 ? lam[i] * std::abs(outlier) : 0.0;  // lam may be infinite
             loss += 0.5 * r * r + size;

@@ -183,10 +183,11 @@ public:
         PURSUIT_SIMD
         for (int i = 0; i < q; i++) {
             // at the threshold itself the gradient of max(v - t, 0) passes
-            const T tie = values[i] >= t[i] ? single[i] : T(0);
-            const T up = y[i] > 0 ? T(1) : tie, down = y[i] < 0 ? T(1) : T(0);
+            const T tie = static_cast<T>(values[i] >= t[i]) * single[i];
+            const T above = static_cast<T>(y[i] > 0), down = static_cast<T>(y[i] < 0);
+            const T up = above > tie ? above : tie, through = up + down;
             soft_sum[i] -= (up - down) * of_z[i];
-            gradient[i] = std::max(up + down, passes[i]) * of_z[i];
+            gradient[i] = (through > passes[i] ? through : passes[i]) * of_z[i];
         }
     }
 
@@ -280,7 +281,7 @@ template <class T>
 class PenaltyRows {
 public:
     PenaltyRows(const TrainingLayers<T>& g, const TrainingObjective<T>& objective)
-        : q(g.size), o(objective), lam(q), y(q), slope(q) {
+        : q(g.size), o(objective), lam(q), units(q, T(1)), ridge(q), y(q), slope(q) {
         for (int s = 0; s < g.labels.rows; s++) {
             if (g.grouped[s]) {
                 stages.push_back(GroupStage<T>(g.labels.row(s), q, g.thresholds.columns));
@@ -290,39 +291,37 @@ public:
                 if (g.labels(s, i) >= 0) lam[i] += o.lam[g.labels(s, i)];
             }
         }
+        if (o.units.data != nullptr) std::copy_n(o.units.data, q, units.begin());
+        if (o.ridge.data != nullptr) std::copy_n(o.ridge.data, q, ridge.begin());
     }
 
     /// Return the penalty of the codes z, and add its gradient.
     T add(const T* PURSUIT_RESTRICT z, T* PURSUIT_RESTRICT gradient) {
+        const T* PURSUIT_RESTRICT weight = lam.data();
+        const T* PURSUIT_RESTRICT unit = units.data();
+        const T* PURSUIT_RESTRICT square = ridge.data();
+        T* PURSUIT_RESTRICT code = y.data();
+        T* PURSUIT_RESTRICT to_code = slope.data();
         T total = 0;
-        if (o.units.data == nullptr && o.ridge.data == nullptr && stages.empty()) {
-            const T* PURSUIT_RESTRICT weight = lam.data();
-            PURSUIT_SIMD_REDUCE(+ : total)
-            for (int i = 0; i < q; i++) {
-                const T sign = z[i] > 0 ? weight[i] : (z[i] < 0 ? -weight[i] : T(0));
-                total += sign * z[i];
-                gradient[i] += sign;
-            }
-            return total;
-        }
+        PURSUIT_SIMD_REDUCE(+ : total)
         for (int i = 0; i < q; i++) {
-            y[i] = o.units.data == nullptr ? z[i] : o.units[i] * z[i];
-            slope[i] = y[i] > 0 ? lam[i] : (y[i] < 0 ? -lam[i] : T(0));
-            total += slope[i] * y[i];
-            if (o.ridge.data == nullptr) continue;
-            total += o.ridge[i] * y[i] * y[i] / 2;
-            slope[i] += o.ridge[i] * y[i];
+            const T value = unit[i] * z[i], bound = weight[i], steep = square[i] * value;
+            const T sign = value > 0 ? bound : (value < 0 ? -bound : T(0));
+            total += (sign + steep / 2) * value;
+            code[i] = value;
+            to_code[i] = sign + steep;
         }
         for (const GroupStage<T>& stage : stages) {
             for (int r = 0; r < stage.groups(); r++) {
-                const T norm = stage.norm(r, y.data()), weight = o.lam[stage.column[r]];
-                total += weight * norm;
+                const T norm = stage.norm(r, y.data()), level = o.lam[stage.column[r]];
+                total += level * norm;
                 if (!(norm > 0)) continue;
                 for (int k = stage.begin[r]; k < stage.begin[r + 1]; k++)
-                    slope[stage.members[k]] += weight / norm * y[stage.members[k]];
+                    slope[stage.members[k]] += level / norm * y[stage.members[k]];
             }
         }
-        for (int i = 0; i < q; i++) gradient[i] += o.units.data == nullptr ? slope[i] : o.units[i] * slope[i];
+        PURSUIT_SIMD
+        for (int i = 0; i < q; i++) gradient[i] += unit[i] * to_code[i];
         return total;
     }
 
@@ -331,6 +330,7 @@ private:
     const TrainingObjective<T>& o;
     std::vector<GroupStage<T>> stages;
     std::vector<T> lam;  // of single coefficients
+    std::vector<T> units, ridge;
     std::vector<T> y, slope;
 };
 
@@ -456,6 +456,9 @@ private:
     // the rows of a tile, and the numbers of one of its code matrices
     static constexpr int MOST_ROWS = 96;
     static constexpr int NUMBERS = 8192;
+
+    /// Rows of some width that one loop runs over, so that its numbers fill vectors and stay in the cache.
+    static int rows_at_once(int width) { return std::max(1, 512 / width); }
 
     const TrainingLayers<T>& g;
     const int q, m, depth;
@@ -646,11 +649,12 @@ private:
             const Matrix<T> to = k + 1 < depth ? tape.code(k) : codes;
             const Matrix<T> values = shrinkage.needs_values() ? tape.value(k) : u;
             const T* decay = g.gram ? nullptr : g.decay.data;
-            for (int i = 0; i < n; i++) {
+            for (int i = 0; i < n; i += rows_at_once(q)) {
+                const int count = std::min(rows_at_once(q), n - i);
                 const T* signal = g.gram ? tape.part(g.weight.index(k, depth)).row(i) : nullptr;
-                value_row(k, mix, signal, decay, u.row(i), point.row(i), k > 0 ? z.row(i) : nullptr,
-                          k > 1 ? earlier.row(i) : nullptr, values.row(i));
-                shrinkage.forward(k, values.row(i), to.row(i));
+                value_rows(k, count, mix, signal, decay, u.row(i), point.row(i), k > 0 ? z.row(i) : nullptr,
+                           k > 1 ? earlier.row(i) : nullptr, values.row(i));
+                for (int r = i; r < i + count; r++) shrinkage.forward(k, values.row(r), to.row(r));
             }
         }
     }
@@ -702,40 +706,44 @@ private:
         }
     }
 
-    /// v of one row; u and values may be the same.
-    void value_row(int k, const T* mix, const T* PURSUIT_RESTRICT signal, const T* PURSUIT_RESTRICT decay,
-                   const T* u, const T* PURSUIT_RESTRICT point, const T* PURSUIT_RESTRICT z,
-                   const T* PURSUIT_RESTRICT earlier, T* values) const {
+    /// v of some rows; u and values may be the same.
+    void value_rows(int k, int rows, const T* mix, const T* PURSUIT_RESTRICT signal,
+                    const T* PURSUIT_RESTRICT decay, const T* u, const T* PURSUIT_RESTRICT point,
+                    const T* PURSUIT_RESTRICT z, const T* PURSUIT_RESTRICT earlier, T* values) const {
+        const int count = rows * q;
         const T a1 = mix[0], a2 = mix[1], e = mix[4];
         if (k == 0) {
             if (signal == nullptr) {
-                if (values != u) std::copy_n(u, q, values);
+                if (values != u) std::copy_n(u, count, values);
                 return;
             }
             PURSUIT_SIMD
-            for (int i = 0; i < q; i++) values[i] = e * signal[i];
+            for (int i = 0; i < count; i++) values[i] = e * signal[i];
             return;
         }
         if (signal != nullptr && earlier != nullptr) {
             PURSUIT_SIMD
-            for (int i = 0; i < q; i++) values[i] = u[i] + e * signal[i] - point[i] + a1 * z[i] + a2 * earlier[i];
+            for (int i = 0; i < count; i++)
+                values[i] = u[i] + e * signal[i] - point[i] + a1 * z[i] + a2 * earlier[i];
             return;
         }
         if (signal != nullptr) {
             PURSUIT_SIMD
-            for (int i = 0; i < q; i++) values[i] = u[i] + e * signal[i] - point[i] + a1 * z[i];
+            for (int i = 0; i < count; i++) values[i] = u[i] + e * signal[i] - point[i] + a1 * z[i];
             return;
         }
         if (earlier != nullptr) {
             PURSUIT_SIMD
-            for (int i = 0; i < q; i++) values[i] = u[i] + a1 * z[i] + a2 * earlier[i];
+            for (int i = 0; i < count; i++) values[i] = u[i] + a1 * z[i] + a2 * earlier[i];
         } else {
             PURSUIT_SIMD
-            for (int i = 0; i < q; i++) values[i] = u[i] + a1 * z[i];
+            for (int i = 0; i < count; i++) values[i] = u[i] + a1 * z[i];
         }
         if (decay == nullptr) return;
-        PURSUIT_SIMD
-        for (int i = 0; i < q; i++) values[i] -= decay[i] * point[i];
+        for (int r = 0; r < rows; r++, values += q, point += q) {
+            PURSUIT_SIMD
+            for (int i = 0; i < q; i++) values[i] -= decay[i] * point[i];
+        }
     }
 
     void backward_tile(const Matrix<const T>& x, const Matrix<const T>& codes, const Matrix<const T>& gradient,
@@ -775,10 +783,11 @@ private:
         const T* PURSUIT_RESTRICT s = signal.data;
         T* PURSUIT_RESTRICT sum = gs.data();
         double total = 0;
-        for (int first = 0; first < count; first += q) {
+        for (int first = 0; first < count; first += rows_at_once(q) * q) {
+            const int end = std::min(count, first + rows_at_once(q) * q);
             T dot = 0;
             PURSUIT_SIMD_REDUCE(+ : dot)
-            for (int i = first; i < first + q; i++) {
+            for (int i = first; i < end; i++) {
                 dot += slope[i] * s[i];
                 sum[i] += e * slope[i];
             }
@@ -809,23 +818,32 @@ private:
                 const T* PURSUIT_RESTRICT slope = flow.row(i) + g.stored;
                 const T* PURSUIT_RESTRICT rest = r.row(i);
                 T* PURSUIT_RESTRICT to = to_r.row(i);
-                PURSUIT_SIMD
-                for (int j = 0; j < m; j++) to[j] += step[j] * slope[j];
-                if (to_step == nullptr) continue;
                 T* PURSUIT_RESTRICT sum = to_step;
-                PURSUIT_SIMD
-                for (int j = 0; j < m; j++) sum[j] += slope[j] * rest[j];
+                if (sum == nullptr) {
+                    PURSUIT_SIMD
+                    for (int j = 0; j < m; j++) to[j] += step[j] * slope[j];
+                } else {
+                    PURSUIT_SIMD
+                    for (int j = 0; j < m; j++) {
+                        to[j] += step[j] * slope[j];
+                        sum[j] += slope[j] * rest[j];
+                    }
+                }
             }
         }
         double total = 0;
-        for (int i = 0; i < n; i++) {
+        const int at_once = x.stride == m ? rows_at_once(m) : 1;
+        for (int i = 0; i < n; i += at_once) {
+            const int count = std::min(at_once, n - i) * m;
             const T* PURSUIT_RESTRICT from = x.row(i);
             const T* PURSUIT_RESTRICT slope = to_r.row(i);
             T dot = 0;
             PURSUIT_SIMD_REDUCE(+ : dot)
-            for (int j = 0; j < m; j++) dot += slope[j] * from[j];
+            for (int j = 0; j < count; j++) dot += slope[j] * from[j];
             total += dot;
-            if (gx.data == nullptr) continue;
+        }
+        for (int i = 0; i < n && gx.data != nullptr; i++) {
+            const T* PURSUIT_RESTRICT slope = to_r.row(i);
             T* PURSUIT_RESTRICT sum = gx.row(i);
             PURSUIT_SIMD
             for (int j = 0; j < m; j++) sum[j] += e * slope[j];
@@ -856,7 +874,8 @@ private:
         const T a1 = mix[0], a2 = mix[1], c1 = mix[2], c2 = mix[3];
         const T own = g.gram ? T(1) : T(0);  // decay = 1 in the gram form
         double sums[4] = {0, 0, 0, 0};
-        for (int i = 0; i < n; i++) {
+        for (int i = 0; i < n; i += rows_at_once(q)) {
+            const int count = std::min(rows_at_once(q), n - i) * q;
             const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(i) * q;
             const T* PURSUIT_RESTRICT slope = flow.row(i);
             const T* PURSUIT_RESTRICT through = back.row(i);
@@ -868,7 +887,7 @@ private:
             if (k > 1) {
                 const T* PURSUIT_RESTRICT earlier = tape.code(k - 2).row(i);
                 PURSUIT_SIMD_REDUCE(+ : by_a1, by_a2, by_c1, by_c2)
-                for (int j = 0; j < q; j++) {
+                for (int j = 0; j < count; j++) {
                     const T to_v = slope[j], to_p = through[j] - own * slope[j];
                     by_a1 += to_v * z[j];
                     by_a2 += to_v * earlier[j];
@@ -880,7 +899,7 @@ private:
                 }
             } else {
                 PURSUIT_SIMD_REDUCE(+ : by_a1, by_c1)
-                for (int j = 0; j < q; j++) {
+                for (int j = 0; j < count; j++) {
                     const T to_v = slope[j], to_p = through[j] - own * slope[j];
                     by_a1 += to_v * z[j];
                     by_c1 += to_p * z[j];
