@@ -214,6 +214,19 @@ def test_learning_converges_reports_and_can_be_stopped(name: str) -> None:
     assert short.iterations == 2
 
 
+@pytest.mark.parametrize("kind", [pu.RobustPCA, pu.RobustNMF])
+def test_weights_of_zero_are_the_limit_of_small_ones(kind: type) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.random((59, 2)) @ rng.random((2, 7)) + 0.01 * rng.random((59, 7))
+    x[rng.random(x.shape) < 0.05] += 4
+    none, small = (kind(2, lam=0.1, lam_star=weight).fit(x) for weight in (0, 1e-9))
+    assert none.objective_ == pytest.approx(small.objective_, rel=1e-6)
+    parts = [e.inverse_transform(e.transform(x)) for e in (none, small)]
+    np.testing.assert_allclose(*parts, atol=1e-3)
+    given = kind(2, lam=np.float32(0.1), lam_star=1e-9).fit(x)
+    assert given.objective_ == pytest.approx(small.objective_, rel=1e-5)
+
+
 @pytest.mark.parametrize("kind", [pu.SparseCoding, pu.NMF, pu.RobustPCA, pu.RobustNMF])
 def test_estimators_fill_in_what_is_missing(kind: type) -> None:
     rng = np.random.default_rng(0)

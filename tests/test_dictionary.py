@@ -290,6 +290,12 @@ def test_zero_atoms_become_small_ones() -> None:
     assert float(without_zero_atoms(torch.zeros(2, 4)).norm(dim=1)[0]) == pytest.approx(1e-4)
 
 
+@pytest.mark.parametrize("size", [1e-30, 2e-19, 1e-18])
+def test_atoms_that_vanish_together_stay_valid(size: float) -> None:
+    atoms = torch.tensor([[size, 0.0], [0.0, 0.0], [1e-40, 0.0]])
+    pu.models.RobustPCA(without_zero_atoms(atoms), 0.1, 0.1)
+
+
 def test_a_quarter_of_the_samples_is_remembered() -> None:
     online = pu.OnlineDictionary(torch.eye(4))
 

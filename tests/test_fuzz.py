@@ -20,6 +20,8 @@ FOUND = [
     ("files.file-unfinished", 2, 159),  # a checkpoint from which training overflows
     ("learners.any numbers", 2, 174),  # a dictionary that is not finite before it is undone
     ("learners.first bursts", 2, 37),  # the variance of objectives above 1e154
+    ("learners.levels", 1, 147),  # atoms that vanish together
+    ("learners.settings", 1, 204),  # no weight on the scores
 ]
 
 

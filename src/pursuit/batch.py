@@ -17,8 +17,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from ._checks import as_weight
 from .dictionary import OnlineDictionary, default_passes, learn
-from .models import SparseModel, require_model
+from .models import RobustPCA, SparseModel, require_model
 from .nonnegative_factors import factorise
 from .operators import without_zero_atoms
 from .progress import Callback, Progress
@@ -26,7 +27,6 @@ from .solvers.accuracy import ROUGH, exact_codes
 from .solvers.low_rank import Factors
 from .solvers.nonnegative import NONNEGATIVE
 from .solvers.principal_component_pursuit import pursue
-from .solvers.robust import NEWTON
 
 AnyModel = TypeVar("AnyModel", bound=SparseModel)
 
@@ -123,11 +123,9 @@ def learn_in_batch(
     settings = _Settings(tol, max_iter, seed, callback)
     if NONNEGATIVE.misfit(model) is None:
         return _learn_nmf(x, model, start, settings)
-    if NEWTON.misfit(model) is None:
-        weights: Any = model
-        if isinstance(weights.lam, int | float):
-            learner = _learn_nmf if weights.nonnegative else _learn_robust_pca
-            return learner(x, model, start, settings)
+    if isinstance(model, RobustPCA) and as_weight(model.lam, "lam").ndim == 0:
+        learner = _learn_nmf if model.nonnegative else _learn_robust_pca
+        return learner(x, model, start, settings)
     return _learn_sparse(x, model, settings)
 
 
@@ -136,6 +134,7 @@ def _learn_nmf(x: Tensor, model: AnyModel, start: Any, settings: _Settings) -> L
     weights: Any = model
     (constraint,) = model.constraints.values()
     atoms, lam = len(model.dictionary), getattr(weights, "lam", None)
+    lam = None if lam is None else float(lam)
     if start is None:
         start = exact_codes(model, filled_by_means(x), ROUGH)[:, :atoms]
     options: Any = {"max_iter": settings.max_iter, "callback": settings.callback}

@@ -11,6 +11,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Real
 from typing import Any, Self
 
 import torch
@@ -600,7 +601,7 @@ class RobustPCA(_LowRankAndSparse):
     def __init__(
         self, dictionary: ArrayLike, lam_star: float, lam: ArrayLike, scale: float | None = None
     ) -> None:
-        self.lam = lam
+        self.lam = float(lam) if isinstance(lam, Real) else lam
         outliers, operator = L1(lam, self._nonnegative), WithIdentity(dictionary)
         super().__init__(operator, lam_star, outliers, self._nonnegative, scale)
 

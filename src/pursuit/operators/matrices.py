@@ -175,9 +175,11 @@ def without_zero_atoms(dictionary: Tensor) -> Tensor:
     Atoms that no sample needs vanish under a ridge while a dictionary is learned. The new atom has
     `ZERO_ATOM_SIZE` times the median norm of the others, so that it stays practically unused.
     """
-    norms = dictionary.norm(dim=1, keepdim=True)
-    zero = norms < torch.finfo(torch.float32).tiny ** 0.5
+    norms, smallest = dictionary.norm(dim=1, keepdim=True), torch.finfo(torch.float32).tiny ** 0.5
+    zero = norms < smallest
     if not bool(zero.any()):
         return dictionary
     size = float(norms[~zero].median()) if bool((~zero).any()) else 1.0
-    return torch.where(zero, ZERO_ATOM_SIZE * size / dictionary.shape[1] ** 0.5, dictionary)
+    # squares of the entries must not underflow
+    entry = max(ZERO_ATOM_SIZE * size / dictionary.shape[1] ** 0.5, 2 * smallest)
+    return torch.where(zero, entry, dictionary)
