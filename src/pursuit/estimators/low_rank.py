@@ -302,7 +302,7 @@ class RobustPCA(_Robust):
         `noise_`.
     lam_star
         The weight of the scores and, once for all n rows of `fit`, of the directions. "auto" is
-        ``sqrt(2 max(n, m)) sigma``.
+        ``sqrt(2 max(n, m)) sigma``; with 0 only `n_components` limits the rank.
     center
         Whether to subtract the mean of the data, computed without outliers.
     tol
