@@ -16,6 +16,8 @@ FOUND = [
     ("certificates.lasso", 77, 7),  # weights of different sizes: the objective's rounding
     ("certificates.lasso", 77, 108),
     ("certificates.group_lasso", 2026, 3084),  # dependent atoms, tiny weight: codes without end
+    ("files.file-bank", 2, 1482),  # units of zero
+    ("files.file-bank", 2, 1508),  # a message with the whole of a bank
     ("files.file-noisy", 2, 44),  # a message with the whole of a wrong version
     ("files.file-unfinished", 2, 159),  # a checkpoint from which training overflows
     ("learners.any numbers", 2, 174),  # a dictionary that is not finite before it is undone

@@ -24,7 +24,7 @@ from .bursts import LARGEST, BurstDetector, norms_of
 from .changes import PAST, RECENT, YOUNG, ChangeDetector, running_mean
 from .dictionary import OnlineDictionary
 from .encoders.trainable import Trainable, declared_kinds, require_members
-from .fields import entry, naming, real
+from .fields import entry, naming, real, shown
 from .files import below, joined
 from .optimisation import CLIP, Adam, learning_rate
 from .persistence import read, require_finite, require_like, write
@@ -378,7 +378,7 @@ class OnlineLearner:
         """Restore what `save` wrote into a learner with the same settings, and return it."""
         tensors, info = read(path)
         if info.get("kind") != "learner":
-            raise ValueError(f"{path} does not hold a learner, but {info.get('kind')!r}")
+            raise ValueError(f"{path} does not hold a learner, but {shown(info.get('kind'))}")
         settings, given = self._settings(), info.get("settings")
         if given != settings:
             known = given if isinstance(given, dict) else {}

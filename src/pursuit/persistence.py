@@ -27,6 +27,8 @@ from .operators import without_zero_atoms
 
 #: the most layers of an encoder
 MOST_LAYERS = 100_000
+#: the last part of the names of what normalised coefficients are multiplied by
+UNITS = "units"
 #: the most coefficients of the codes of an encoder
 MOST_COEFFICIENTS = 2**21
 
@@ -128,7 +130,7 @@ def build(saved: files.Saved) -> Any:
             case "checkpoint":
                 raise ValueError("it is the checkpoint of a run: give it to fit(checkpoint=...)")
             case other:
-                raise ValueError(f"it holds {other!r}, which this version does not know")
+                raise ValueError(f"it holds {shown(other)}, which this version does not know")
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise ValueError(f"{saved.path} cannot be loaded: {one_line(error)}") from error
 
@@ -216,7 +218,7 @@ def _load_state(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
 def require_like(given: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
     """Raise a ValueError unless tensors have the names, shapes and dtypes expected, and are finite.
 
-    The message names the first that differs.
+    The units of coefficients must be positive. The message names the first that differs.
     """
     for name, tensor in expected.items():
         if name not in given:
@@ -228,6 +230,8 @@ def require_like(given: Mapping[str, Tensor], expected: Mapping[str, Tensor]) ->
                 f"got {dtype_name(found.dtype)} of shape {tuple(found.shape)}"
             )
         require_finite(found, name)
+        if name.rpartition(".")[2] == UNITS and not bool((found > 0).all()):
+            raise ValueError(f"{name} must be positive")
     unknown = sorted(set(given) - set(expected))
     if unknown:
         raise ValueError(f"the array {shown(unknown[0])} is not part of it")

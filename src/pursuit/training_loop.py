@@ -24,7 +24,7 @@ from .encoders.bank import EncoderBank
 from .encoders.encoder import Encoder
 from .encoders.stepped import SteppedEncoder
 from .encoders.trainable import Trainable, declared_kinds, require_members
-from .fields import arguments, entry, naming, real
+from .fields import arguments, entry, naming, real, shown
 from .files import below, joined
 from .guard import HardRows, excess
 from .optimisation import CLIP, Adam, default_steps, learning_rate, memory
@@ -429,7 +429,9 @@ class Run:
             return 0
         tensors, info = read(path)
         if info.get("kind") != "checkpoint":
-            raise ValueError(f"{path} is not the checkpoint of a run, but {info.get('kind')!r}")
+            raise ValueError(
+                f"{path} is not the checkpoint of a run, but {shown(info.get('kind'))}"
+            )
         settings = info.get("settings")
         if settings != self.settings:
             given = settings if isinstance(settings, dict) else {}

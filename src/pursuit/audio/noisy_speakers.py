@@ -17,7 +17,7 @@ import numpy as np
 
 from .. import files
 from .._threads import one_blas_thread
-from ..fields import arguments, entry, naming
+from ..fields import arguments, entry, naming, shown
 from ..files import below
 from ..runtime.compiled import Compiled, CompiledBank
 from ..runtime.program import Program, from_arrays
@@ -276,8 +276,8 @@ class NoisySpeakers:
         """Read speakers that `save` has written, without torch."""
         saved = files.open_saved(path)
         if saved.info.get("kind") != "noisy speakers":
-            kind = saved.info.get("kind")
-            raise ValueError(f"{path} holds a {kind!r}, not speakers in noise; train them with fit")
+            kind = shown(saved.info.get("kind"))
+            raise ValueError(f"{path} holds a {kind}, not speakers in noise; train them with fit")
         with naming(path):
             features = Features(**arguments(entry(saved.info, "features", dict), Features))
             entry(saved.info, "noise_atoms", int, least=0)

@@ -17,7 +17,7 @@ import numpy as np
 from .. import files
 from .._threads import one_blas_thread
 from .._words import require_choice
-from ..fields import arguments, entry, naming, real
+from ..fields import arguments, entry, naming, real, shown
 from ..files import below
 from ..runtime.checks import require
 from ..runtime.compiled import Compiled
@@ -142,7 +142,7 @@ class Separator:
         saved = files.open_saved(path)
         if saved.info.get("kind") != "separator":
             kind = saved.info.get("kind")
-            raise ValueError(f"{path} holds a {kind!r}, not a separator; train one with fit")
+            raise ValueError(f"{path} holds a {shown(kind)}, not a separator; train one with fit")
         with naming(path):
             features = Features(**arguments(entry(saved.info, "features", dict), Features))
             bias = require(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import files
-from ..fields import arguments, entry, naming
+from ..fields import arguments, entry, naming, shown
 from ..files import below
 from ..runtime.checks import require
 from ..runtime.compiled import Compiled
@@ -330,7 +330,7 @@ class Speakers:
         info, arrays = saved.info, saved.arrays
         if info.get("kind") != "speakers":
             raise ValueError(
-                f"{path} holds a {info.get('kind')!r}, not speakers; make one with "
+                f"{path} holds a {shown(info.get('kind'))}, not speakers; make one with "
                 "pursuit fit speakers"
             )
         with naming(path):

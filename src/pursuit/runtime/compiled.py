@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .._threads import cores, work_through
+from ..fields import shown
 from ..files import Saved, below, open_saved
 from .checks import as_signals, require_finite, require_output
 from .convolution import CompiledConvolution, ConvolutionProgram
@@ -336,7 +337,8 @@ def build(
                 programs = [from_arrays(*part) for part in parts]
                 return CompiledBank([_compiled(p, sample, threads, kernel) for p in programs])
             case kind:
-                raise ValueError(f"only encoders and banks of them can be run, this is a {kind!r}")
+                what = f"only encoders and banks of them can be run, this is a {shown(kind)}"
+                raise ValueError(what)
     except ValueError as error:
         raise ValueError(f"{saved.path} cannot be run: {error}") from error
 

@@ -24,6 +24,7 @@ import numpy as np
 
 from .._native import kernels
 from .._threads import cores, work_through
+from ..fields import shown
 from .checks import (
     Array,
     as_real,
@@ -417,9 +418,9 @@ def _check(program: ConvolutionProgram) -> None:
     for name in ("shape", "kernel", "stride", "dilation"):
         _require_sides(getattr(program, name), name)
     if not _is_whole(program.channels, 1):
-        raise ValueError(f"channels must be a positive whole number, got {program.channels!r}")
+        raise ValueError(f"channels must be a positive whole number, got {shown(program.channels)}")
     if not isinstance(program.causal, bool):
-        raise ValueError(f"causal must be True or False, got {program.causal!r}")
+        raise ValueError(f"causal must be True or False, got {shown(program.causal)}")
     require(program.dictionary, "dictionary", np.float32, (None, None))
     if program.atoms < 1:
         raise ValueError("dictionary must have at least one atom")
@@ -449,11 +450,11 @@ def _check_time(program: ConvolutionProgram) -> None:
     if not isinstance(averages, tuple) or not all(
         isinstance(decay, float) and 0 <= decay <= 1 for decay in averages
     ):
-        raise ValueError(f"averages must be decays between 0 and 1, got {averages!r}")
+        raise ValueError(f"averages must be decays between 0 and 1, got {shown(averages)}")
     if memory is not None and not (_is_whole(memory, 1) and memory < program.depth):
         raise ValueError(
             f"memory must be a number of layers from 1 to {program.depth - 1}, or None, "
-            f"got {memory!r}"
+            f"got {shown(memory)}"
         )
     if program.causal:
         for name in ("kernel", "stride", "dilation"):
@@ -539,7 +540,7 @@ def _require_near(program: ConvolutionProgram) -> None:
 def _require_sides(sides: object, name: str) -> None:
     fits = isinstance(sides, tuple) and len(sides) == 2 and all(_is_whole(s, 1) for s in sides)
     if not fits:
-        raise ValueError(f"{name} must be two positive whole numbers, got {sides!r}")
+        raise ValueError(f"{name} must be two positive whole numbers, got {shown(sides)}")
 
 
 def _is_whole(value: object, least: int) -> bool:

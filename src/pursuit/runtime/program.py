@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from ..fields import shown
 from .checks import require, require_range, require_values
 from .convolution import CONVOLUTION, ConvolutionProgram
 
@@ -167,7 +168,7 @@ def from_arrays(
     if isinstance(form, Mapping) and form.get("form") == CONVOLUTION:
         return ConvolutionProgram.from_arrays(arrays, info)
     if form != FORM:
-        raise ValueError(f"program must be {FORM} or of form {CONVOLUTION!r}, got {form!r}")
+        raise ValueError(f"program must be {FORM} or of form {CONVOLUTION!r}, got {shown(form)}")
     rest = dict(arrays)
 
     def take(name: str) -> Array:

@@ -29,7 +29,7 @@ from ..alignment import (
     align_together,
 )
 from ..descriptions import describe_model, restore_model
-from ..fields import arguments, entry
+from ..fields import arguments, entry, shown
 from ..models import RobustPCA
 from ..progress import Callback
 from .stack import Array, Source, Stack, read_stack
@@ -101,8 +101,8 @@ class AlignmentModel:
         info = saved.info
         if info.get("kind") != KIND:
             raise ValueError(
-                f"{path} holds {info.get('kind')!r}, not a model of aligned pictures; make one "
-                "with pursuit align --save-model"
+                f"{path} holds {shown(info.get('kind'))}, not a model of aligned pictures; make "
+                "one with pursuit align --save-model"
             )
         try:
             tensors = {name: torch.from_numpy(array) for name, array in saved.arrays.items()}
