@@ -18,9 +18,13 @@ FOUND = [
     ("certificates.group_lasso", 2026, 3084),  # dependent atoms, tiny weight: codes without end
     ("files.file-bank", 2, 1482),  # units of zero
     ("files.file-bank", 2, 1508),  # a message with the whole of a bank
+    ("files.file-encoder", 983784, 695),  # a message with the whole of a program
     ("files.file-noisy", 2, 44),  # a message with the whole of a wrong version
     ("files.file-unfinished", 2, 159),  # a checkpoint from which training overflows
     ("learners.any numbers", 2, 174),  # a dictionary that is not finite before it is undone
+    ("learners.any numbers", 983784, 420),  # a dictionary whose norms overflow
+    ("learners.any numbers", 983784, 567),
+    ("learners.any numbers", 983784, 620),
     ("learners.first bursts", 2, 37),  # the variance of objectives above 1e154
     ("learners.levels", 1, 147),  # atoms that vanish together
     ("learners.settings", 1, 204),  # no weight on the scores

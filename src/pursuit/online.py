@@ -257,14 +257,15 @@ class OnlineLearner:
         self._undo()
         return (
             f"learning from the samples up to {self.received - len(self._waiting)} led to numbers "
-            f"that are not finite; the learner is back at its state after {self.samples} samples"
+            "that are not finite or whose squares are not; the learner is back at its state after "
+            f"{self.samples} samples"
         )
 
     def _is_finite(self) -> bool:
         tensors = [*self.encoder.state_dict().values()]
         if self.dictionary is not None:
             tensors += self.dictionary.state.values()
-        return all(map(is_finite, tensors))
+        return all(map(is_finite, tensors)) and _has_norms(self.encoder.model.dictionaries)
 
     def _undo(self) -> None:
         """Return to the last good state; the samples since then count as left out."""
@@ -293,7 +294,7 @@ class OnlineLearner:
                 learned = self.dictionary.learn_batch(model, signals, codes, under_ridge=True)
                 for name, tensor in learned.items():
                     model.dictionaries[name].copy_(tensor)
-                if not all(map(is_finite, learned.values())):
+                if not _has_norms(learned):
                     return  # to be undone
                 chunks = self._detector.chunks
                 if chunks < YOUNG or chunks % FOLLOW_EVERY == 0:
@@ -485,6 +486,11 @@ class _Rows:
         chosen = {key: t[rows] for key, t in self.parts.items()}
         x = chosen.pop("x")
         return Batch(x, below(chosen, "targets.") or chosen.get("targets"))
+
+
+def _has_norms(dictionaries: Mapping[str, Tensor]) -> bool:
+    """Whether the norms of all atoms are finite, as models need them."""
+    return all(is_finite(atoms.detach().square().sum()) for atoms in dictionaries.values())
 
 
 def _flat(targets: Targets | None) -> dict[str, Tensor]:

@@ -24,7 +24,7 @@ import numpy as np
 
 from .._native import kernels
 from .._threads import cores, work_through
-from ..fields import shown
+from ..fields import entry, shown
 from .checks import (
     Array,
     as_real,
@@ -440,8 +440,19 @@ def _check(program: ConvolutionProgram) -> None:
             raise ValueError(f"parts must be positive whole numbers, got {program.parts}")
         if sum(program.parts) != program.atoms:
             raise ValueError(f"parts must add up to {program.atoms} atoms, got {program.parts}")
-    if program.info.get("program", program.form) != program.form:
-        raise ValueError(f"program must be {program.form}, got {program.info['program']}")
+    if "program" in program.info:
+        _check_form(program.form, entry(program.info, "program", dict))
+
+
+def _check_form(form: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Compare what the arrays amount to with what a description says of them."""
+    for name in form:
+        if name not in given or given[name] != form[name]:
+            found = shown(given[name]) if name in given else "nothing"
+            raise ValueError(f"{name} of program must be {shown(form[name])}, got {found}")
+    unknown = [name for name in given if name not in form]
+    if unknown:
+        raise ValueError(f"program has no field {shown(unknown[0])}")
 
 
 def _check_time(program: ConvolutionProgram) -> None:
