@@ -723,7 +723,7 @@ def test_unknown_forms_are_refused(form: object, tmp_path: Path) -> None:
 
 def test_a_description_of_another_program_is_refused() -> None:
     program = described(make())
-    with pytest.raises(ValueError, match="averages of program must be .0.8., got .0.9."):
+    with pytest.raises(ValueError, match=r"averages of program must be \[0\.8\], got \[0\.9\]"):
         dataclasses.replace(program, averages=(0.8,))
 
 
