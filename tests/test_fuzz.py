@@ -19,6 +19,9 @@ FOUND = [
     ("files.file-bank", 2, 1482),  # units of zero
     ("files.file-bank", 2, 1508),  # a message with the whole of a bank
     ("files.file-encoder", 983784, 695),  # a message with the whole of a program
+    ("files.file-encoder", 955242, 836),  # a dilation of 2^31
+    ("files.file-encoder", 79730, 163),  # a dilation of True
+    ("files.file-speakers", 955242, 485),  # a window of no samples
     ("files.file-noisy", 2, 44),  # a message with the whole of a wrong version
     ("files.file-unfinished", 2, 159),  # a checkpoint from which training overflows
     ("learners.any numbers", 2, 174),  # a dictionary that is not finite before it is undone

@@ -52,8 +52,9 @@ class Envelope:
     power: float = 0.15
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ValueError(f"size must be at least 1, got {self.size}")
+        for name in ("size", "rate", "window", "hop"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if not self.width >= self.rate / self.window:
             raise ValueError(
                 f"width must be at least {self.rate / self.window:g} Hz, one frequency of the "

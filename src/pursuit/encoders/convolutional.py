@@ -19,6 +19,7 @@ from ..operators import Convolution
 from ..operators.convolution import as_plane
 from ..penalties import Penalty, Stacked
 from ..penalties.base import checked_stages, is_single
+from ..runtime.convolution import MOST_KEPT
 from .encoder import Encoder
 from .trainable import Kind, Role
 
@@ -109,6 +110,7 @@ class ConvolutionalEncoder(Encoder):
         if tied and len(set(self.dilation)) > 1:
             raise ValueError("layers with different dilations need tied=False")
         self.reach = _reach(reach, exact, len(operator.shape), causal)
+        self._require_near(as_plane(operator.positions))
         atoms, channels = len(operator.dictionary), operator.channels
         alpha = model.step_constant
         kernels = operator.dictionary.detach().reshape(atoms, channels, *as_plane(operator.kernel))
@@ -146,6 +148,20 @@ class ConvolutionalEncoder(Encoder):
         # decays are learned through a logistic function; at first from 0.73 to 0.98
         logits = None if memory is None else torch.linspace(1.0, 4.0, atoms).to(weight)
         self.logits = None if logits is None else nn.Parameter(logits)
+
+    def _require_near(self, positions: tuple[int, int]) -> None:
+        """Check that what layers read around the positions is not much more than the positions."""
+        codes = math.prod(positions)
+        both = (1 if self.causal else 2), 2
+        kept = 0
+        for steps in self.dilation:
+            around = (d * r * k for d, r, k in zip(steps, self.reach, both, strict=True))
+            kept += math.prod(p + a for p, a in zip(positions, around, strict=True))
+        if kept > max(MOST_KEPT, 9 * self.layers * codes):
+            raise ValueError(
+                f"dilation and reach must not lead far beyond {positions[0]} x {positions[1]} "
+                f"positions, got {self.dilation} and {self.reach}"
+            )
 
     # ---- what it is -------------------------------------------------------------------------
 
@@ -422,7 +438,7 @@ def _reach(
     given = list(reach) if isinstance(reach, Sequence) else [reach] * axes
     if len(given) == 2 > axes and given[0] == 0:
         given = given[1:]  # as the plane of one axis states it
-    if len(given) != axes or not all(isinstance(r, int) and r >= 0 for r in given):
+    if len(given) != axes or not all(type(r) is int and r >= 0 for r in given):
         raise ValueError(f"reach must be {axes} whole number(s), not negative, got {reach}")
     return (0, given[0]) if axes == 1 else (given[0], given[1])
 
@@ -438,7 +454,7 @@ def _dilations(dilation: Any, count: int, axes: int) -> tuple[tuple[int, int], .
     pairs = []
     for entry in each:
         pair = tuple(entry) if isinstance(entry, Sequence) else (entry, entry)
-        if len(pair) != 2 or not all(isinstance(d, int) and d >= 1 for d in pair):
+        if len(pair) != 2 or not all(type(d) is int and d >= 1 for d in pair):
             raise ValueError(f"dilation must be positive whole numbers, got {entry!r}")
         pairs.append((1 if axes == 1 else pair[0], pair[1]))
     return tuple(pairs)
