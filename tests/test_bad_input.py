@@ -72,7 +72,7 @@ def test_a_batch_without_rows() -> None:
             entry()
 
 
-@pytest.mark.parametrize("groups", [[0, 0, 1], 2, torch.arange(3)])
+@pytest.mark.parametrize("groups", [[0, 0, 1], 2, torch.arange(3), "auto", [[0.5], [1]]])
 def test_groups_are_lists_of_numbers(groups) -> None:
     with pytest.raises(TypeError, match=r"groups must be lists of coefficient numbers, such as"):
         pu.penalties.GroupL2(groups, 0.1)

@@ -30,6 +30,7 @@ FOUND = [
     ("learners.any numbers", 983784, 620),
     ("learners.first bursts", 2, 37),  # the variance of objectives above 1e154
     ("learners.levels", 1, 147),  # atoms that vanish together
+    ("learners.settings", 6, 1115),  # groups that are a word
     ("learners.settings", 1, 204),  # no weight on the scores
 ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import combinations
+from operator import index
 from typing import Any
 
 import torch
@@ -145,7 +146,7 @@ class _Level:
 
     def __init__(self, groups: Groups, lam: ArrayLike) -> None:
         try:
-            self.groups = tuple(tuple(int(i) for i in group) for group in groups)
+            self.groups = tuple(tuple(index(i) for i in group) for group in groups)
         except TypeError:
             raise TypeError(
                 "groups must be lists of coefficient numbers, such as [[0, 1], [2, 3]], got "
