@@ -345,8 +345,8 @@ def test_encoders_of_convolutions_do_not_decide_how_much_memory_is_taken(tmp_pat
     path = tmp_path / "e.safetensors"
     for place, value, sentence in (
         ("arguments.reach", [0, 2**31], "reach must not lead far beyond 1 x 7 positions"),
-        ("arguments.dilation", [[1, 2**31], [1, 1]], "dilation and reach must not lead far"),
-        ("arguments.dilation", [[1, True], [1, 1]], "dilation must be positive whole numbers"),
+        ("arguments.dilation", [[1, 2**31]] * 2, "dilation and reach must not lead far"),
+        ("arguments.dilation", [[1, True]] * 2, "dilation must be positive whole numbers"),
         ("arguments.window", 2**40, "window"),
         ("model.arguments.dictionary.arguments.shape", [10**9], "at most 2097152 coefficients"),
     ):
