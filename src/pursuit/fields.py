@@ -151,8 +151,8 @@ def worded(kind: Any) -> str:
         return " or ".join(dict.fromkeys(worded(part) for part in plain or parts))
     base = origin or kind
     if isinstance(base, type) and issubclass(base, Sequence) and not issubclass(base, str):
-        inner = parts[0] if parts and parts[0] is not Any else None
-        plural = {int: "whole numbers", float: "numbers", str: "texts"}.get(inner)  # type: ignore[arg-type]
+        plurals: dict[Any, str] = {int: "whole numbers", float: "numbers", str: "texts"}
+        plural = plurals.get(parts[0]) if parts else None
         return f"a list of {plural}" if plural else "a list"
     if isinstance(base, type) and issubclass(base, Mapping):
         return "a mapping"

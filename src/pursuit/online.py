@@ -257,7 +257,7 @@ class OnlineLearner:
         self._undo()
         return (
             f"learning from the samples up to {self.received - len(self._waiting)} led to numbers "
-            "that are not finite or whose squares are not; the learner is back at its state after "
+            "that are too large or not finite; the learner is back at its state after "
             f"{self.samples} samples"
         )
 

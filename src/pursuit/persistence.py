@@ -27,7 +27,7 @@ from .operators import without_zero_atoms
 
 #: the most layers of an encoder
 MOST_LAYERS = 100_000
-#: the last part of the names of what normalised coefficients are multiplied by
+#: the buffers of encoders by which normalised coefficients become those of the model
 UNITS = "units"
 #: the most coefficients of the codes of an encoder
 MOST_COEFFICIENTS = 2**21

@@ -19,7 +19,7 @@ from ..operators import Convolution
 from ..operators.convolution import as_plane
 from ..penalties import Penalty, Stacked
 from ..penalties.base import checked_stages, is_single
-from ..runtime.convolution import MOST_KEPT
+from ..runtime.convolution import MOST_KEPT, Sides, numbers_kept
 from .encoder import Encoder
 from .trainable import Kind, Role
 
@@ -110,8 +110,8 @@ class ConvolutionalEncoder(Encoder):
         if tied and len(set(self.dilation)) > 1:
             raise ValueError("layers with different dilations need tied=False")
         self.reach = _reach(reach, exact, len(operator.shape), causal)
-        self._require_near(as_plane(operator.positions))
         atoms, channels = len(operator.dictionary), operator.channels
+        self._require_near(as_plane(operator.positions), atoms)
         alpha = model.step_constant
         kernels = operator.dictionary.detach().reshape(atoms, channels, *as_plane(operator.kernel))
         _require_few("window", atoms, channels * (1 + len(averages)), window, kernels.shape[3])
@@ -149,15 +149,12 @@ class ConvolutionalEncoder(Encoder):
         logits = None if memory is None else torch.linspace(1.0, 4.0, atoms).to(weight)
         self.logits = None if logits is None else nn.Parameter(logits)
 
-    def _require_near(self, positions: tuple[int, int]) -> None:
+    def _require_near(self, positions: Sides, atoms: int) -> None:
         """Check that what layers read around the positions is not much more than the positions."""
-        codes = math.prod(positions)
-        both = (1 if self.causal else 2), 2
-        kept = 0
-        for steps in self.dilation:
-            around = (d * r * k for d, r, k in zip(steps, self.reach, both, strict=True))
-            kept += math.prod(p + a for p, a in zip(positions, around, strict=True))
-        if kept > max(MOST_KEPT, 9 * self.layers * codes):
+        first, second = (1 if self.causal else 2) * self.reach[0], 2 * self.reach[1]
+        around = [(d0 * first, d1 * second) for d0, d1 in self.dilation]
+        own = self.layers * atoms * math.prod(positions)
+        if numbers_kept(positions, atoms, around) > max(MOST_KEPT, 9 * own):
             raise ValueError(
                 f"dilation and reach must not lead far beyond {positions[0]} x {positions[1]} "
                 f"positions, got {self.dilation} and {self.reach}"
@@ -293,7 +290,8 @@ class ConvolutionalEncoder(Encoder):
         for number in range(1, self.layers):
             if number == self.memory:
                 assert self.recall is not None
-                mean = _running_mean(z, torch.sigmoid(self.logits))  # type: ignore[arg-type]
+                assert self.logits is not None
+                mean = _running_mean(z, torch.sigmoid(self.logits))
                 b = b + F.conv2d(mean, self.recall[..., None, None])
             matrix, steps = layers.couplings[number - 1], self.dilation[number - 1]
             before = [d * (k - 1) for d, k in zip(steps, matrix.shape[2:], strict=True)]

@@ -519,7 +519,7 @@ def _warn_if_trivial(X: Array) -> None:
     first = X.flat[0]
     if len(X) == 1:
         message = "X has a single row; give several, since nothing can be learned from one"
-    elif bool(np.all(X == first)):  # noqa: SIM300
+    elif bool(np.equal(X, first).all()):
         message = f"all entries of X are {first:g}, so there is nothing to learn"
     else:
         return

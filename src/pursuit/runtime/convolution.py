@@ -538,14 +538,22 @@ def _require_near(program: ConvolutionProgram) -> None:
     entries = side * program.channels * (1 + len(program.averages))
     codes = first * second * program.atoms
     kept = entries * (program.weight.shape[2] if program.causal else frames)
-    for steps, coupling in zip(program.coupling_dilations, program.couplings, strict=True):
-        above, left = (d * (taps - 1) for d, taps in zip(steps, coupling.shape[2:], strict=True))
-        kept += program.atoms * (first + above) * (second + left)
+    around = [
+        (d0 * (coupling.shape[2] - 1), d1 * (coupling.shape[3] - 1))
+        for (d0, d1), coupling in zip(program.coupling_dilations, program.couplings, strict=True)
+    ]
+    kept += numbers_kept((first, second), program.atoms, around)
     if kept > max(MOST_KEPT, 9 * (frames * entries + program.depth * codes)):
         raise ValueError(
             f"weight and couplings must not reach far beyond {first} x {second} positions; with "
             f"dilations {program.coupling_dilations} layers keep {kept} numbers"
         )
+
+
+def numbers_kept(positions: Sides, atoms: int, around: Sequence[Sides]) -> int:
+    """The numbers of the codes that couplings read, with what is around the positions."""
+    first, second = positions
+    return sum(atoms * (first + above) * (second + left) for above, left in around)
 
 
 def _require_sides(sides: object, name: str) -> None:
