@@ -401,5 +401,5 @@ def test_errors_say_what_to_do(learned: NoisySpeakers, tmp_path: Path) -> None:
         NoisySpeakers(learned.bank, ["a"])
     path = tmp_path / "model.safetensors"
     pu.save(learned.bank, path)
-    with pytest.raises(ValueError, match="holds a 'bank', not speakers in noise"):
+    with pytest.raises(ValueError, match="holds 'bank', not speakers in noise"):
         NoisySpeakers.load(path)

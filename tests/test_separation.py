@@ -340,7 +340,7 @@ def test_saved_separators_are_the_same_and_can_be_trained_on(kind: str, tmp_path
 def test_a_file_of_another_kind_or_with_a_missing_part_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     pu.save(pu.models.Lasso(torch.eye(3), 0.1), path)
-    with pytest.raises(ValueError, match="holds a 'model', not a separator"):
+    with pytest.raises(ValueError, match="holds 'model', not a separator"):
         Separator.load(path)
     separator = small()
     separator.save(path)

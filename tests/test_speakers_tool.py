@@ -458,5 +458,5 @@ def test_files_of_other_models_are_refused(speakers: Speakers, tmp_path: Path) -
     import pursuit as pu
 
     pu.save(pu.models.Lasso(torch.eye(2), lam=1.0), tmp_path / "lasso.safetensors")
-    with pytest.raises(ValueError, match="holds a 'model', not speakers; make one with"):
+    with pytest.raises(ValueError, match="holds 'model', not speakers; make one with"):
         Speakers.load(tmp_path / "lasso.safetensors")

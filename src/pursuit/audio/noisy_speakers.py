@@ -277,7 +277,7 @@ class NoisySpeakers:
         saved = files.open_saved(path)
         if saved.info.get("kind") != "noisy speakers":
             kind = shown(saved.info.get("kind"))
-            raise ValueError(f"{path} holds a {kind}, not speakers in noise; train them with fit")
+            raise ValueError(f"{path} holds {kind}, not speakers in noise; train them with fit")
         with naming(path):
             features = Features(**arguments(entry(saved.info, "features", dict), Features))
             entry(saved.info, "noise_atoms", int, least=0)

@@ -142,7 +142,7 @@ class Separator:
         saved = files.open_saved(path)
         if saved.info.get("kind") != "separator":
             kind = saved.info.get("kind")
-            raise ValueError(f"{path} holds a {shown(kind)}, not a separator; train one with fit")
+            raise ValueError(f"{path} holds {shown(kind)}, not a separator; train one with fit")
         with naming(path):
             features = Features(**arguments(entry(saved.info, "features", dict), Features))
             bias = require(

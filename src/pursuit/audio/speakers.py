@@ -330,7 +330,7 @@ class Speakers:
         info, arrays = saved.info, saved.arrays
         if info.get("kind") != "speakers":
             raise ValueError(
-                f"{path} holds a {shown(info.get('kind'))}, not speakers; make one with "
+                f"{path} holds {shown(info.get('kind'))}, not speakers; make one with "
                 "pursuit fit speakers"
             )
         with naming(path):
